@@ -40,7 +40,7 @@ from rlhf_lab.ui.auth.visitors import (
 )
 from rlhf_lab.ui.gradio_patches import current_request
 from rlhf_lab.ui.limits import LeaseLimiter
-from rlhf_lab.ui.locations import without_known_locations, without_locations
+from rlhf_lab.ui.locations import shortened, without_known_locations, without_locations
 
 #: Header of the page's requests with the operator's secret, percent-encoded, from a browser that stores it (screen Project).
 OPERATOR_HEADER = "x-lab-operator"
@@ -208,8 +208,9 @@ class Context:
         return secrets_equal(candidate, self.operator_secret or "")
 
     def message_for_visitor(self, error: Exception | str) -> str:
-        """The message of an error. Only the operator reads where things are on the server; the log has the whole message."""
-        return str(error) if self.is_operator() else without_locations(str(error), self._locations)
+        """The message of an error, shortened. Only the operator reads where things are on the server; the log has the whole
+        message."""
+        return shortened(str(error)) if self.is_operator() else without_locations(str(error), self._locations)
 
     def reply_for_visitor(self, body: bytes) -> bytes:
         """The JSON of a reply, without the locations of this lab unless the visitor is the operator."""

@@ -13,16 +13,26 @@ from urllib.parse import urlsplit
 log = logging.getLogger("rlhf_lab.ui.requests")
 _REST = r"[^\s\"'`<>(),;]*[^\s\"'`<>(),;:.]"  # of an address, without the punctuation after it
 _NAME = r"[^\s/\\\"'`<>(),;:]*[^\s/\\\"'`<>(),;:.]"
-_ADDRESS = rf"\b\d{{1,3}}(?:\.\d{{1,3}}){{3}}\b|[A-Za-z][A-Za-z0-9+.-]*://{_REST}"
+_ADDRESS = rf"\b\d{{1,3}}(?:\.\d{{1,3}}){{3}}\b|[A-Za-z][A-Za-z0-9+.-]{{0,30}}://{_REST}"
 _PATH = rf"(?<![\w.~])(?:[/\\]{_NAME}){{2,}}[/\\]?|(?:~|\b[A-Za-z]:)(?:[/\\]{_NAME})+[/\\]?"
 HIDDEN = "…"
+#: Of a message that a page shows. It may repeat what was typed, which can have a million characters.
+MAX_MESSAGE_CHARS = 2_000
+
+
+def shortened(message: str) -> str:
+    """The beginning and the end of a long message: at the end it says what to do."""
+    half = MAX_MESSAGE_CHARS // 2
+    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:half]} {HIDDEN} {message[-half:]}"
 
 
 def without_locations(message: str, known: Collection[str]) -> str:
-    """A message without paths, addresses, and the known locations, which may contain spaces. The log gets the whole message."""
+    """A shortened message without paths, addresses, and the known locations, which may contain spaces. The log gets the whole
+    message."""
     hosts = [re.escape(host) for location in known if "://" in location and (host := urlsplit(location).hostname)]
-    shown = re.sub("|".join([*_known(known), _ADDRESS, *hosts, _PATH]), HIDDEN, message)
-    if shown != message:
+    shown = shortened(re.sub("|".join(_known(known)) or "(?!)", HIDDEN, message))
+    shown = re.sub("|".join([_ADDRESS, *hosts, _PATH]), HIDDEN, shown)
+    if shown != shortened(message):
         log.warning("A visitor was shown an error without its locations: %s", message)
     return shown
 

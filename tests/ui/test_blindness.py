@@ -1,7 +1,5 @@
 """What a person sees of a blind comparison does not depend on what is hidden from them."""
 
-import hashlib
-import hmac
 import itertools
 import json
 import shutil
@@ -21,11 +19,11 @@ from rlhf_lab.store import pair_selection
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.label_snapshots import labels_with_gold, snapshot_labels
-from rlhf_lab.store.pair_leases import lease_on_top
+from rlhf_lab.store.pair_leases import lease_on_top, leased_pairs
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores
-from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.store.votes import cast_vote, vote_history
 from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Visitor
 from rlhf_lab.ui.compare.blind_results import BlindPair
 from rlhf_lab.ui.compare.blind_test import api as blind_test
@@ -56,7 +54,7 @@ def blind_test_views(ctx):
 
 def label_views(ctx):
     """Ids and sides of the pairs of a lab with gold pairs."""
-    shown = [next(iter(voting.sides_by_shown_id(ctx, "ann", i).items())) for i in range(1, 49)]
+    shown = [voting.shown_as(ctx, "ann", i) for i in range(1, 49)]
     return [{"token": shown_id, "left": first_on_left} for shown_id, first_on_left in shown]
 
 
@@ -87,16 +85,36 @@ def test_a_local_lab_has_a_key_of_its_own_that_stays(ctx):
     assert [shared.blind_side("x", i) for i in range(64)] == sides[0]
 
 
-def test_a_page_that_was_open_during_the_update_keeps_its_sides(ctx):
+def test_a_hidden_repeat_has_the_same_id_and_the_sides_swapped(ctx):
     lab = lab_with_key(ctx, b"k" * 32)
     for pair_id in range(1, 20):
-        earlier_id = int(hmac.new(b"k" * 32, f"pair/ann/{pair_id}".encode(), "sha256").hexdigest()[:8], 16) // 2
-        was_on_left = hashlib.sha256(f"ann/{pair_id}".encode()).digest()[0] % 2 == 0
-        sides = voting.sides_by_shown_id(lab, "ann", pair_id)
-        assert (sides[earlier_id], sides[pair_id]) == (was_on_left, was_on_left)
-        assert [not side for side in sides.values()] == list(
-            voting.sides_by_shown_id(lab, "ann", pair_id, True).values()
-        )
+        shown_id, first_on_left = voting.shown_as(lab, "ann", pair_id)
+        assert voting.shown_as(lab, "ann", pair_id, repeat=True) == (shown_id, not first_on_left)
+
+
+def test_no_vote_finds_out_which_pairs_exist_or_what_their_own_ids_are(ctx, monkeypatch):
+    """The own id of a pair tells how old it is, and an old pair is more likely a gold pair."""
+    monkeypatch.setattr(Context, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    screen = requests_of(ctx.as_multi_user(open_to_all=False), label.api)
+    judged = screen.opened()["pair"]
+    shown = screen.vote({"uuid": "1", "pair_id": judged["id"], "choice": "tie"})
+    leased = list(leased_pairs(ctx.db, "Ann"))
+    judged_id = vote_history(ctx.db, ctx.project.id, "Ann")[0][0].pair_id
+    free = [pair.id for pair in newest_pairs(ctx.db, ctx.project.id, 200) if pair.id not in {*leased, judged_id}]
+    numbers = [*leased, judged_id, *free[:3], 0, -1, 9**9]
+    assert len(leased) == 2
+    texts = [shown["pair"]["left"], shown["pair"]["right"], judged["left"], judged["right"], "x" * 30_000, ""]
+    notices = {
+        screen.vote({"uuid": f"{number}-{i}", "pair_id": number, "choice": choice, "edit": text})["notice"]
+        for number in numbers
+        for i, text in enumerate(texts)
+        for choice in ("left", "skip")
+    }
+    notices = {notice.partition(" Your edited text was: ")[0] for notice in notices}
+    assert notices == {
+        "That pair was deleted or was not given to you; here is the next one. Your vote was not counted."
+    }
+    assert screen.vote({"uuid": "2", "pair_id": shown["pair"]["id"], "choice": "tie"})["labels"] == 2
 
 
 def test_parts_of_a_token_cannot_be_shifted_into_each_other(ctx):

@@ -119,8 +119,11 @@ def test_undo_of_another_persons_answer_to_an_edit_undoes_that_alone(ctx, screen
 def test_a_vote_with_the_uuid_of_another_person_stores_no_edit_for_them(ctx, screen):
     pair = screen.opened({"annotator": "ann"})["pair"]
     send_vote(screen, pair, edit="")
-    screen.opened({"annotator": "bob"})
-    send_vote(screen, pair, annotator="bob")
+    own = screen.opened({"annotator": "bob"})["pair"]
+    for shown in (pair, own):
+        reply = send_vote(screen, shown, annotator="bob")
+        assert "Another vote already has this uuid; nothing was counted." in reply["notice"]
+    assert reply["labels"] == 1
     assert [row[1] for row in edited_history(ctx)].count(EDIT) == 0
 
 

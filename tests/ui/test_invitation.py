@@ -32,6 +32,14 @@ def test_elsewhere_the_link_is_where_the_operator_looks(network_lab):
         assert people.invitation(network_lab, page_url)["link"] == f"{page_url}join?code=ABC234"
 
 
+@pytest.mark.parametrize(
+    "odd", ["", "http://[", "http://a:99999", "javascript:alert(1)//", "ftp://a.org/", "//a.org", "x"]
+)
+def test_an_address_that_no_page_can_have_is_not_in_the_link(network_lab, odd):
+    assert people.invitation(network_lab, odd)["link"] == "http://192.168.1.7:7861/join?code=ABC234"
+    assert people.invitation(replace(network_lab, on_space=True, public_url=""), odd) is None
+
+
 def test_a_code_of_ones_own_is_quoted_in_the_link(network_lab):
     own = replace(network_lab, access=replace(network_lab.access, code=JoinCode("ours & 2#")))
     assert people.invitation(own, "http://a.org/")["link"] == "http://a.org/join?code=ours%20%26%202%23"

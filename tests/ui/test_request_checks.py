@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call
+from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks, check_call, parse_json
 
 JOIN = "/gradio_api/queue/join"
 GOOD = {"data": [], "fn_index": 1, "session_hash": "s"}
@@ -208,3 +208,19 @@ def test_an_event_names_no_files_of_the_lab(call):
         check_call(scope, {"data": [None]} | call)
     uploaded = {"path": str(Path(get_upload_folder()) / "ab12" / "v.csv")}
     check_call(scope, {"data": [None], "event_data": uploaded})
+
+
+@pytest.mark.parametrize("shape", ['{"jobs": [%s]}', '{"a": {"b": [%s]}}', "[%s]", "[[[%s]]]"])
+def test_a_request_has_at_most_ten_thousand_names_and_values(shape):
+    """Otherwise one body of a megabyte with 450,000 wrong values takes seconds in the process that answers everybody."""
+    others = {'{"jobs": [%s]}': 3, '{"a": {"b": [%s]}}': 5, "[%s]": 1, "[[[%s]]]": 3}[shape]
+    longest = 10_000 - others
+    parse_json((shape % ",".join(["1"] * longest)).encode())
+    with pytest.raises(BadRequestError, match="more than 10,000 values"):
+        parse_json((shape % ",".join(["1"] * (longest + 1))).encode())
+
+
+def test_names_count_as_values():
+    parse_json(json.dumps({f"{number}": 1 for number in range(4_999)}).encode())
+    with pytest.raises(BadRequestError, match="more than 10,000 values"):
+        parse_json(json.dumps({f"{number}": 1 for number in range(5_000)}).encode())

@@ -197,7 +197,7 @@ def vote(ctx: Context, payload: voting.VotePayload) -> LabelState:
         stored = voting.cast_vote(ctx, payload, annotator)
         if stored.choice is not Choice.SKIP:
             ctx.instant_reward.predict_vote(stored)
-        if payload.edit and stored.annotator == annotator and not stored.undone_at and voting.may_edit(ctx):
+        if payload.edit and not stored.undone_at and voting.may_edit(ctx):
             add_edited_answer(ctx.db, stored, payload.edit)
             ctx.instant_reward.labels_changed()
     except LabelError as error:  # the page already shows the next pair; this reply makes it show the right one

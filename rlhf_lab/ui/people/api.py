@@ -12,7 +12,7 @@ from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import LabelError
+from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.jobs.project_setup import copy_project
@@ -22,7 +22,7 @@ from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.network import is_loopback
+from rlhf_lab.ui.network import is_loopback, parse_proxy_url
 from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.shared.api import Api, Message, Payload
 from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
@@ -272,13 +272,17 @@ def invitation(ctx: Context, origin: str) -> Invitation | None:
 
     origin: the page's address in the operator's browser. On the lab's own computer, other devices need a different address.
     """
-    if not ctx.on_space and is_loopback(urlsplit(origin).hostname or ""):
-        origin = ctx.public_url
-    if not ctx.access.is_multi_user or not (origin or needs_address(ctx)):
+    try:
+        address = parse_proxy_url(origin)
+    except ConfigError:  # no page has this address
+        address = ""
+    if not address or (not ctx.on_space and is_loopback(urlsplit(address).hostname or "")):
+        address = ctx.public_url
+    if not ctx.access.is_multi_user or not (address or needs_address(ctx)):
         return None
-    if not origin:
+    if not address:
         return {"code": ctx.access.join_code, "link": "", "qr": None}
-    link = f"{origin.rstrip('/')}/join?code={quote(ctx.access.join_code)}"
+    link = f"{address.rstrip('/')}/join?code={quote(ctx.access.join_code)}"
     return {"code": ctx.access.join_code, "link": link, "qr": qr_code(link)}
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-import hmac
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Literal, NotRequired
@@ -141,26 +141,30 @@ def give_leases_back(ctx: Context, annotator: str) -> None:
 
 
 def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "page") -> Vote:
-    """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
+    """Store a vote. Raises StaleVoteError for a pair that is not leased to this annotator, LabelError for a vote that cannot be
+    stored, such as one with the uuid of another vote."""
     leased = pair_leases.leased_pairs(ctx.db, annotator)
     try:
-        pair = get_pair(ctx.db, _pair_id_of(ctx, annotator, payload.pair_id, leased))
-    except NotFoundError as error:
+        pair = _pair_shown_as(ctx, annotator, payload.pair_id, leased)
+    except StaleVoteError:
         if (existing := find_vote(ctx.db, payload.uuid)) is not None:
-            return existing  # sent again, because its answer was lost
-        raise StaleVoteError("That pair was deleted; here is the next one. Your vote was not counted.") from error
-    if pair.project_id != ctx.project.id:
-        if (existing := find_vote(ctx.db, payload.uuid)) is not None:
-            return existing  # sent again, because its answer was lost
-        raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
+            return _same_vote(ctx, existing, payload, annotator)  # sent again, because its answer was lost
+        raise
     if payload.edit:
         check_may_edit(ctx, payload, pair)
-    sides = sides_by_shown_id(ctx, annotator, pair.id, leased.get(pair.id, False))
-    first_on_left = sides.get(payload.pair_id, False)  # False: not leased, so that the vote is refused
+    _, first_on_left = shown_as(ctx, annotator, pair.id, leased.get(pair.id, False))
     vote = _vote_of(payload, pair.id, annotator, first_on_left, via)
     remembered = ctx.demo.labelling_from(annotator, ctx.client_address()) if ctx.demo else contextlib.nullcontext()
     with remembered:
-        return pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+        stored = pair_leases.vote_on_lease(ctx.db, vote, get_labelling_config(ctx.db, pair.project_id))
+    return _same_vote(ctx, stored, payload, annotator)
+
+
+def _same_vote(ctx: Context, stored: Vote, payload: VotePayload, annotator: str) -> Vote:
+    """The stored vote with the payload's uuid. Raises LabelError if it is by somebody else or on another pair."""
+    if stored.annotator != annotator or payload.pair_id != shown_as(ctx, annotator, stored.pair_id)[0]:
+        raise LabelError("Another vote already has this uuid; nothing was counted. Use a new uuid for each vote.")
+    return stored
 
 
 def may_edit(ctx: Context) -> bool:
@@ -182,14 +186,21 @@ def check_may_edit(ctx: Context, payload: VotePayload, pair: Pair) -> None:
         check_edit(text, payload.edit)
 
 
-def _pair_id_of(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> int:
-    """The pair that the person's page calls shown_id: one that is leased to them, or that they have judged lately; otherwise
-    shown_id itself."""
-    for pair_id in leased:
-        if shown_id in sides_by_shown_id(ctx, annotator, pair_id):
-            return pair_id
+def _pair_shown_as(ctx: Context, annotator: str, shown_id: int, leased: Iterable[int]) -> Pair:
+    """The pair of the open project that the person's page calls shown_id: one that is leased to them, or that they have judged
+    lately. Raises StaleVoteError, with one message for all other numbers: it does not reveal which pairs exist."""
     judged = (vote.pair_id for vote, _ in vote_history(ctx.db, ctx.project.id, annotator))
-    return next((i for i in judged if shown_id in sides_by_shown_id(ctx, annotator, i)), shown_id)
+    pair_ids = itertools.chain(leased, judged)
+    pair_id = next((i for i in pair_ids if shown_as(ctx, annotator, i)[0] == shown_id), None)
+    try:
+        pair = get_pair(ctx.db, 0 if pair_id is None else pair_id)
+    except NotFoundError as error:
+        raise StaleVoteError(
+            "That pair was deleted or was not given to you; here is the next one. Your vote was not counted."
+        ) from error
+    if pair.project_id != ctx.project.id:
+        raise StaleVoteError("Another project has been opened; here is its next pair. Your vote was not counted.")
+    return pair
 
 
 def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
@@ -229,7 +240,7 @@ def recent_votes(ctx: Context, annotator: str) -> list[EarlierVote]:
 def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt: str = "") -> ShownPair:
     """A leased pair, for the screen and the API; in a multi-user lab with an id and a side that only the lab can compute."""
     pair = lease.pair
-    shown_id, first_on_left = next(iter(sides_by_shown_id(ctx, lease.annotator, pair.id, lease.repeat).items()))
+    shown_id, first_on_left = shown_as(ctx, lease.annotator, pair.id, lease.repeat)
     left, right = texts_by_side(pair, first_on_left)
     return {
         "id": shown_id, "prompt": pair.prompt.text, "turns": turns_of_prompt(pair.prompt.text, system_prompt),
@@ -238,22 +249,16 @@ def lease_view(ctx: Context, lease: Lease, rules: LabellingConfig, system_prompt
     }  # fmt: skip
 
 
-def sides_by_shown_id(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> dict[int, bool]:
-    """Every id under which a page or a program may know the pair -> whether the first text is then on the left.
+def shown_as(ctx: Context, annotator: str, pair_id: int, repeat: bool = False) -> tuple[int, bool]:
+    """The id under which a person's page or a program knows a pair, and whether the first text is on the left.
 
-    In this order: the opaque id, 31 bits, with a side that only the lab can compute; then, for pages and programs that were open
-    when version 0.2.0 was updated, the opaque id of labs with gold pairs and the pair's own id, with a side that is public. On a
-    local lab, whose visitors are all the operator, only the pair's own id.
+    In a multi-user lab only the lab can compute both, because a pair's own id tells how old it is; the id has 31 bits. On a local
+    lab, whose visitors are all the operator, it is the pair's own id.
     """
-    public_side = is_first_on_left(annotator, pair_id, repeat)
     if not ctx.access.key:
-        return {pair_id: public_side}
-    earlier = hmac.new(ctx.access.key, f"pair/{annotator}/{pair_id}".encode(), hashlib.sha256).digest()
-    opaque, earlier_opaque = (
-        int.from_bytes(digest[:4], "big") >> 1 for digest in (ctx.blind_digest("pair", annotator, pair_id), earlier)
-    )
-    side = ctx.blind_side("pair", annotator, pair_id) is not repeat
-    return {opaque: side, earlier_opaque: public_side, pair_id: public_side}
+        return pair_id, is_first_on_left(annotator, pair_id, repeat)
+    shown_id = int.from_bytes(ctx.blind_digest("pair", annotator, pair_id)[:4], "big") >> 1
+    return shown_id, ctx.blind_side("pair", annotator, pair_id) is not repeat
 
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
