@@ -250,7 +250,7 @@ def test_the_next_class_joins_with_the_code_on_the_stage(lab, open_page):
     operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     operator.click("[data-do=stage]")
     stage = operator.get_by_role("dialog", name="stage")
-    expect(stage).to_contain_text("No run yet")
+    expect(stage).to_contain_text("Which text is better?")
     old = access_keys(lab)["code"]
     expect(stage.locator(".code")).to_have_text(old)
     smallest = stage.evaluate(
@@ -264,10 +264,14 @@ def test_the_next_class_joins_with_the_code_on_the_stage(lab, open_page):
     dialog.get_by_label("New project").uncheck()
     dialog.locator("[data-do=class-begin]").click()
     expect(dialog.get_by_role("status")).to_contain_text("The new join code is")
+    expect(dialog.locator(".code")).to_have_text(access_keys(lab)["code"])
     assert access_keys(lab)["code"] != old
     expect(stage.locator(".code")).to_have_text(access_keys(lab)["code"])
     dialog.locator("[data-do=class-close]").click()
     operator.keyboard.press("Escape")
     expect(stage).to_have_count(0)
+    operator.click("[data-do=stage]")
+    expect(stage.locator(".code")).to_have_text(access_keys(lab)["code"])  # also when it is opened again
+    expect(control(page, "out-notice")).to_contain_text("the join code has changed")
     page.reload()
     page.wait_for_selector("text=Join to label")

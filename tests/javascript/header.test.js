@@ -10,7 +10,7 @@ import {
   unsavedText,
   withScreenFigures,
 } from '../../rlhf_lab/ui/header/figures.js';
-import { shortestRow, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
+import { firstClause, shortestRow, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
 
 const STATUS = {
   project_created_at: 5,
@@ -84,7 +84,8 @@ test('the download of a model', () => {
 
 test('the stage says in words what the run does', () => {
   const run = { id: 3, status: 'running', step: 12, total_steps: 40 };
-  assert.equal(stateText(null, null), 'No run yet: people choose the better of two texts');
+  assert.equal(stateText(null, null), 'Which text is better? You decide');
+  assert.equal(stateText(null, null, { accuracy: 0.8 }), 'A reward model has learned from the labels');
   assert.equal(stateText(run, 90), 'Training · step 12 of 40 · about 1 min 30 s left');
   assert.equal(stateText({ ...run, step: 0 }, 90), 'Training · step 0 of 40');
   assert.equal(stateText({ ...run, status: 'paused' }, 90), 'Paused · step 12 of 40');
@@ -97,4 +98,9 @@ test('the stage shows the sample with the shortest text of the base model', () =
   assert.equal(shortestRow(rows), rows[1]);
   assert.equal(shortestRow([row('aaa', null), row('a', null)]).text, 'a'); // at step 0 the texts are the base model's
   assert.equal(shortestRow([]), null);
+});
+
+test('captions on the stage end before their explanation', () => {
+  assert.equal(firstClause('Score 1.14 sd, now rising: the policy learns. It is good.'), 'Score 1.14 sd, now rising');
+  assert.equal(firstClause('1.6 % of tokens clipped'), '1.6 % of tokens clipped');
 });

@@ -74,7 +74,7 @@ class HeaderEngine(TypedDict):
 
 
 class HeaderJob(TypedDict):
-    """The running job. run, step: of a run of PPO. progress: from 0 to 1."""
+    """The running job. run, step: of a run of PPO of the open project. progress: from 0 to 1."""
 
     label: str
     run: int | None
@@ -129,9 +129,10 @@ class HeaderState(TypedDict):
 
 
 class HeaderStatus(HeaderState):
-    """can_invite: whether this visitor is the operator of a lab that others can join."""
+    """may_label: whether this visitor may. can_invite: whether they are the operator of a lab that others can join."""
 
     is_operator: bool
+    may_label: bool
     can_invite: bool
     guide: HeaderGuide | None
 
@@ -157,8 +158,8 @@ def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
         progress = ctx.cache.get("guide", CACHED_S, lambda: progress_of(ctx))
         role = Role.OPERATOR if is_operator else Role.LABELLER if ctx.is_labeller() else Role.VIEWER
         guide = guide_view(progress, role, name, is_demo=ctx.demo is not None)
-    can_invite = is_operator and ctx.access.is_multi_user
-    return {**shared, "is_operator": is_operator, "can_invite": can_invite, "guide": guide}
+    can_invite, may_label = is_operator and ctx.access.is_multi_user, ctx.is_labeller()
+    return {**shared, "is_operator": is_operator, "may_label": may_label, "can_invite": can_invite, "guide": guide}
 
 
 def refresh(ctx: Context) -> HeaderState:
@@ -221,6 +222,7 @@ def _job_view(ctx: Context, job: Job) -> HeaderJob:
         eta_s = None if run.status is RunStatus.PAUSED else eta_s  # unknown while it is paused
         text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
     if job.project_id not in (None, ctx.project.id):
+        run_id = step = None
         with contextlib.suppress(LabError):  # deleted in between
             text += f" for {get_project(ctx.db, job.project_id).name}"
     return {

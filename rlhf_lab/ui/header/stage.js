@@ -1,7 +1,7 @@
 // @ts-check
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText } from './figures.js';
-import { shortestRow, stateText } from './stage_texts.js';
+import { firstClause, shortestRow, stateText } from './stage_texts.js';
 import { invitationCard } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
@@ -19,8 +19,6 @@ import { MetricChart } from '../train/curves.js';
 /** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
 /** @type {import('../api_types').TrainRequests} */
 const train = requests('train');
-/** @type {import('../api_types').PeopleRequests} */
-const people = requests('people');
 
 const CHARTS = 2; // of the run's first curves
 const VALUES = 4;
@@ -42,6 +40,7 @@ export class Stage {
     this.values = html`<dl class="values"></dl>`;
     this.texts = html`<div class="texts"></div>`;
     this.invitation = html`<div class="corner"></div>`;
+    this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
       ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
@@ -53,6 +52,8 @@ export class Stage {
         <div class="figures">${this.counts}${this.values}</div>
         ${this.texts}${this.invitation}`,
     );
+    this.dialog.classList.add('no-run');
+    this.state.textContent = stateText(null, null, status().reward);
     const themes = onThemeChange(() => this.all().forEach((chart) => chart.restyle()));
     this.dialog.addEventListener('close', () => {
       themes.disconnect();
@@ -70,22 +71,39 @@ export class Stage {
     this.run = null;
     this.known = NOTHING_KNOWN;
     this.metrics = {}; // by name: {title, value, chart}, in the order of the curves
-    this.step = null; // of the texts
+    this.step = this.newestStep = null; // of the texts on screen, and with texts
+    this.values.replaceChildren();
+    this.texts.replaceChildren();
   }
 
   async update() {
     this.drawCounts();
+    if (this.status().can_invite) {
+      const invitation = await this.people.invite.ifChanged({ origin: location.origin + location.pathname });
+      if (invitation) this.invitation.replaceChildren(invitationCard(invitation, ''));
+    }
     await loadPlotly(this.charts.plotly);
-    const { state: reply } = await train.points({ run: null, ...this.known });
-    if (reply) this.apply(reply);
-    else if (!this.run) this.state.textContent = stateText(null, null);
-    if (this.status().can_invite)
-      this.drawInvitation(await people.invite.ifChanged({ origin: location.origin + location.pathname }));
+    const { state, elsewhere } = await train.points({ run: null, ...this.known });
+    if (elsewhere) this.forgetRun(); // the open project has no run
+    if (state) this.apply(state);
+    this.dialog.classList.toggle('no-run', !this.run);
+    if (!this.run) this.state.textContent = stateText(null, null, this.status().reward);
+    await this.loadTexts();
+  }
+
+  async loadTexts() {
+    const { run, newestStep: step } = this;
+    if (step === null || step === this.step) return;
+    const { rows } = await train.samples({ run, step });
+    this.step = step;
+    const row = shortestRow(rows);
+    if (row) this.texts.replaceChildren(textsView(row, step));
   }
 
   drawCounts() {
     const status = this.status();
-    const texts = [labelsText(status), accuracyText(status)];
+    const missing = this.run === null ? (status.guide?.note ?? '') : '';
+    const texts = [labelsText(status), accuracyText(status), missing];
     texts.forEach((text, i) => {
       const shown = this.counts.children[i];
       if (shown?.textContent === text) return;
@@ -96,7 +114,7 @@ export class Stage {
   }
 
   /** @param {FeedReply} reply */
-  async apply(reply) {
+  apply(reply) {
     if (this.run !== reply.run.id) this.forgetRun();
     this.run = reply.run.id;
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
@@ -105,15 +123,11 @@ export class Stage {
     for (const curve of this.charts.curves) this.draw(curve, reply);
     this.values.replaceChildren(
       ...Object.values(this.metrics).map(
-        ({ title, value }) => html`<div><dt>${term(title)}</dt><dd>${formatNumber(value)}</dd></div>`,
+        ({ title, value }) => html`<div><dt>${term(title)}</dt><dd>${formatNumber(value, 2)}</dd></div>`,
       ),
     );
-    const step = reply.sample_steps.at(-1) ?? this.step;
-    if (step === null || step === this.step) return;
-    const { rows } = await train.samples({ run: this.run, step });
-    this.step = step;
-    const row = shortestRow(rows);
-    if (row) this.texts.replaceChildren(textsView(row, step));
+    this.newestStep = reply.sample_steps.at(-1) ?? this.newestStep;
+    if (this.step === null) this.texts.replaceChildren(html`<p class="asked">${reply.status_text}</p>`);
   }
 
   // The first metrics that the run has are shown.
@@ -130,11 +144,7 @@ export class Stage {
     metric.value = points.at(-1)?.[1] ?? metric.value;
     metric.chart?.addPoints(points, reply.reset);
     const verdict = reply.verdicts[curve.metric];
-    if (verdict) metric.chart?.showVerdict(verdict.level, verdict.message);
-  }
-
-  drawInvitation(invitation) {
-    if (invitation) this.invitation.replaceChildren(invitationCard(invitation, ''));
+    if (verdict) metric.chart?.showVerdict(verdict.level, firstClause(verdict.message));
   }
 }
 

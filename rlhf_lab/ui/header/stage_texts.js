@@ -6,10 +6,14 @@ import { timeLeftText } from '../shared/format.js';
 
 const STATES = { running: 'Training', queued: 'Waiting to train', paused: 'Paused', done: 'Training is done' };
 
-// The state of the newest run in words. etaS: seconds until it ends.
-/** @param {import('../api_types').RunState | null} run @param {number | null} etaS */
-export function stateText(run, etaS) {
-  if (!run) return 'No run yet: people choose the better of two texts';
+// The state of the newest run in words. etaS: seconds until it ends; reward: the reward model, if there is one.
+/**
+ * @param {import('../api_types').RunState | null} run
+ * @param {number | null} etaS
+ * @param {import('../api_types').HeaderReward | null} reward
+ */
+export function stateText(run, etaS, reward = null) {
+  if (!run) return reward ? 'A reward model has learned from the labels' : 'Which text is better? You decide';
   const left = run.status === 'running' && run.step ? timeLeftText(etaS, run.step / run.total_steps, 'about ') : '';
   return `${STATES[run.status] ?? `Run ${run.id}: ${run.status}`} · step ${run.step} of ${run.total_steps}${left}`;
 }
@@ -20,3 +24,6 @@ export function shortestRow(rows) {
   const length = (row) => (row.base_text ?? row.text).length;
   return rows.reduce((best, row) => (best && length(best) <= length(row) ? best : row), null);
 }
+
+// A caption up to its first explanation.
+export const firstClause = (text) => text.split(/[:.] /)[0];

@@ -71,6 +71,7 @@ class Header {
     this.status = /** @type {HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
+    this.couldLabel = false; // while this page was open
     this.strip = html`<div class="strip"></div>`;
     this.guide = new Guide();
     this.notices = html`<div class="notices"></div>`;
@@ -106,7 +107,9 @@ class Header {
     this.guide.draw(status.guide);
     if (currentTab() === 'train' && status.job?.run) setItem('seen-run', status.job.run);
     const tells = tellsOfRun(status, Number(getItem('seen-run')));
-    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className, tells });
+    this.couldLabel ||= status.may_label;
+    const isOut = this.couldLabel && !status.may_label;
+    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className, tells, isOut });
     if (key === this.drawnKey) return;
     this.drawnKey = key;
     redraw(
@@ -119,7 +122,8 @@ class Header {
         </span>`,
     );
     const height = this.notices.offsetHeight;
-    this.notices.replaceChildren(...notices(status), ...(tells ? [this.runNotice(status.job.run)] : []));
+    const own = [tells && this.runNotice(status.job.run), isOut && outNotice()].filter(Boolean);
+    this.notices.replaceChildren(...notices(status), ...own);
     if (this.notices.offsetHeight !== height) window.dispatchEvent(new Event('resize')); // texts fill what is left
   }
 
@@ -189,8 +193,14 @@ async function openInvitation() {
 
 // Whether this visitor is told that a run trains. seen: the run that they have seen, or do not want to see.
 /** @param {HeaderStatus} status @param {number} seen */
-export const tellsOfRun = ({ job, is_operator: isOperator }, seen) =>
-  Boolean(job?.run) && !isOperator && job.run !== seen;
+export const tellsOfRun = ({ job, is_operator: isOperator, may_label: mayLabel }, seen) =>
+  Boolean(job?.run) && mayLabel && !isOperator && job.run !== seen;
+
+const outNotice = () =>
+  html`<p class="lab-notice lab-row" role="alert" data-do="out-notice">
+    <span class="lab-grow">You are no longer in this lab: the join code has changed.</span>
+    <a class="lab-button small lab-main" href="join">Join again</a>
+  </p>`;
 
 /** @param {HeaderStatus} status */
 function projectAndFigures(status) {

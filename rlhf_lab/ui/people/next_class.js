@@ -4,6 +4,7 @@ import { requests } from '../shared/api.js';
 import { actionButton, openDialog } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
+import { invitationCard } from './cards.js';
 import { stateSentences } from './figures.js';
 
 /** @typedef {import('../api_types').ClassState} ClassState */
@@ -35,7 +36,13 @@ export async function openNextClass() {
     begin.disabled = true;
     const chosen = Object.entries(boxes).map(([name, box]) => [name, box.checked]);
     try {
-      result.textContent = (await api.next_class(Object.fromEntries(chosen))).message;
+      const { message } = await api.next_class(Object.fromEntries(chosen));
+      const invitation = await api.invite({ origin: location.origin + location.pathname }).catch(() => null);
+      dialog.replaceChildren(
+        html`<p class="result" role="status">${message}</p>
+          ${invitation && invitationCard(invitation, '')}
+          <div class="lab-row">${actionButton('class-close', 'Close', close, '')}</div>`,
+      );
     } catch (error) {
       result.textContent = error.message;
       begin.disabled = false;

@@ -26,9 +26,9 @@ export const actionButton = (action, label, onclick, style = 'small') =>
 // Open a dialog over the page; it is removed when it closes, which Escape does too. Returns it.
 export function openDialog(name, content) {
   const remove = ({ target }) => target.remove();
-  const dialog = html`<dialog class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} onclose=${remove}>
-    ${content}
-  </dialog>`;
+  const dialog = html`<dialog
+    class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} tabindex="-1" autofocus onclose=${remove}
+  >${content}</dialog>`;
   document.body.append(dialog);
   dialog.showModal();
   return dialog;

@@ -77,8 +77,7 @@ function choices(state, data, chosen, act) {
   ];
 }
 
-const labelled = (label, control) =>
-  html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
+const labelled = (label, control) => html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
 
 function select(action, label, options, chosen, onChoice) {
   const items = options.map(
