@@ -120,7 +120,7 @@ class LoginForms:
         if not is_join_code(code, self.access.join_code):
             if self._limiter.record_failure(address):
                 return self._join_form("", wait_message, 429, name)
-            return self._join_form(code, "This is not the join code of this lab. Ask whoever runs it.", 403, name)
+            return self._join_form("", "This is not the join code of this lab. Ask whoever runs it.", 403, name)
         try:
             person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
