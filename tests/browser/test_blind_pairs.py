@@ -146,7 +146,7 @@ def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, open_page):
     expect(control(page, "blind-others")).to_have_text("")  # a visitor without answers does not count
     shown = page.locator(".blind .sides").element_handle()
     control(another, "blind-stop").click()
-    expect_text(another, "blind-result", "You decided no pair.")
+    expect_text(another, "blind-result", "Those who judged")
     expect(control(page, "blind-others")).to_have_text("1 other: 1 done")  # although it decided no pair
     assert shown.evaluate("node => node.isConnected")  # the page is not redrawn
     control(page, "blind-tie").click()

@@ -122,10 +122,12 @@ def test_outcome(
     own_answers = {
         position: choice for position, choice in answers.get(annotator, {}).items() if choice is not Choice.SKIP
     }
-    sentences = [f"You {preference_sentence(count_choices(own_answers.values()), names)}"]
     all_answers = [
         choices for choices in answers.values() if any(choice is not Choice.SKIP for choice in choices.values())
     ]
+    sentences = []
+    if own_answers or not all_answers:
+        sentences.append(f"You {preference_sentence(count_choices(own_answers.values()), names)}")
     if len(all_answers) > 1 or (all_answers and not own_answers):
         counts_per_pair = [
             count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs
