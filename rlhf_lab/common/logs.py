@@ -1,5 +1,6 @@
 """Protects logs against forged lines and floods: one line per message, no control characters, no frequent repetitions."""
 
+import codecs
 import copy
 import logging
 import sys
@@ -14,13 +15,15 @@ REPEAT_INTERVAL_S = 60.0
 MAX_REMEMBERED_MESSAGES = 200
 #: Of a line: an error of others may have megabytes.
 MAX_LINE_CHARS = 2000
+#: Looked up now, because that opens a file, which fails when too many connections are open, and just that has to be logged.
+_ESCAPE = codecs.lookup("unicode_escape").encode
 
 
 def escape_unprintable(text: str) -> str:
     r"""Replace line breaks, terminal escapes and invisible characters by Python's escapes, such as "\n" and "\x1b"."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _ESCAPE(c)[0].decode() for c in text)
 
 
 class OneLineFormatter(logging.Formatter):

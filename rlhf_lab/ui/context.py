@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.seeding import secret_seed
+from rlhf_lab.common.text import cut_middle
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError
@@ -40,7 +41,7 @@ from rlhf_lab.ui.auth.visitors import (
 )
 from rlhf_lab.ui.gradio_patches import current_request
 from rlhf_lab.ui.limits import LeaseLimiter
-from rlhf_lab.ui.locations import shortened, without_known_locations, without_locations
+from rlhf_lab.ui.locations import MAX_MESSAGE_CHARS, without_known_locations, without_locations
 
 #: Header of the page's requests with the operator's secret, percent-encoded, from a browser that stores it (screen Project).
 OPERATOR_HEADER = "x-lab-operator"
@@ -210,7 +211,9 @@ class Context:
     def message_for_visitor(self, error: Exception | str) -> str:
         """The message of an error, shortened. Only the operator reads where things are on the server; the log has the whole
         message."""
-        return shortened(str(error)) if self.is_operator() else without_locations(str(error), self._locations)
+        if not self.is_operator():
+            return without_locations(str(error), self._locations)
+        return cut_middle(str(error), MAX_MESSAGE_CHARS)
 
     def reply_for_visitor(self, body: bytes) -> bytes:
         """The JSON of a reply, without the locations of this lab unless the visitor is the operator."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from rlhf_lab.common.text import cut_middle
+
 log = logging.getLogger("rlhf_lab.ui.requests")
 _REST = r"[^\s\"'`<>(),;]*[^\s\"'`<>(),;:.]"  # of an address, without the punctuation after it
 _NAME = r"[^\s/\\\"'`<>(),;:]*[^\s/\\\"'`<>(),;:.]"
@@ -20,19 +22,13 @@ HIDDEN = "…"
 MAX_MESSAGE_CHARS = 2_000
 
 
-def shortened(message: str) -> str:
-    """The beginning and the end of a long message: at the end it says what to do."""
-    half = MAX_MESSAGE_CHARS // 2
-    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:half]} {HIDDEN} {message[-half:]}"
-
-
 def without_locations(message: str, known: Collection[str]) -> str:
     """A shortened message without paths, addresses, and the known locations, which may contain spaces. The log gets the whole
     message."""
     hosts = [re.escape(host) for location in known if "://" in location and (host := urlsplit(location).hostname)]
-    shown = shortened(re.sub("|".join(_known(known)) or "(?!)", HIDDEN, message))
+    shown = cut_middle(re.sub("|".join(_known(known)) or "(?!)", HIDDEN, message), MAX_MESSAGE_CHARS)
     shown = re.sub("|".join([_ADDRESS, *hosts, _PATH]), HIDDEN, shown)
-    if shown != shortened(message):
+    if shown != cut_middle(message, MAX_MESSAGE_CHARS):
         log.warning("A visitor was shown an error without its locations: %s", message)
     return shown
 

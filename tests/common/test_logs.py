@@ -2,6 +2,8 @@
 
 import io
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +28,19 @@ def test_a_message_is_one_line_without_control_characters(log):
     logger, output = log
     logger.warning("%s joined\n", HOSTILE)
     assert output.getvalue() == f"WARNING {ESCAPED} joined\n"
+
+
+def test_a_message_is_one_line_when_no_file_can_be_opened():
+    """As with very many connections: the page says so in its log."""
+    pytest.importorskip("resource")
+    program = (
+        "import logging, os, resource; from rlhf_lab.common import logs; logs.log_to_stderr();"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0));"
+        r"logging.getLogger('rlhf_lab').warning('too many open files\nsocket 47')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.rstrip("\n").endswith(r"too many open files\nsocket 47")
+    assert done.stderr.count("\n") == 1
 
 
 def test_text_of_any_language_stays_as_it_is(log):
