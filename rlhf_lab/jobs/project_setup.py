@@ -47,6 +47,7 @@ from rlhf_lab.store.projects import (
 
 MAX_PROJECT_NAME_CHARS = 80
 _FIRST_PROJECT_LOCK = threading.Lock()
+_NAME_LOCK = threading.Lock()  # no two projects get the same name
 
 
 def new_project(  # noqa: PLR0913  one argument for each choice of the form
@@ -87,8 +88,9 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     else:
         splits = train_eval_split(list(custom_prompts) or shipped_prompts(prompt_set))
     digest = "" if facts.folder is None else weights_digest(facts.folder)  # a Hub model that is not here yet has none
-    name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
-    project = create_project(db, name, model, digest, prompt_set, seed, splits, chat, opens=opens)
+    name = " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set)
+    with _NAME_LOCK:
+        project = create_project(db, _unused_name(db, name), model, digest, prompt_set, seed, splits, chat, opens=opens)
     set_temperature(db, project.id, temperature)
     set_max_new_tokens(db, project.id, max_new_tokens)
     set_labelling_config(db, project.id, labelling)

@@ -502,7 +502,8 @@ def delete(db: Database, home: Path, run_id: int) -> None:
 def check_name(name: str) -> str:
     """The name with single spaces. Raises ConfigError for an empty, overlong or unprintable one."""
     name = " ".join(name.split())
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+    categories = {unicodedata.category(character) for character in name}
+    if categories & {"Cc", "Cs"} or (name and not any(category[0] in "LNPS" for category in categories)):
         raise ConfigError("a name may contain only visible characters.")
     if not 0 < len(name) <= MAX_RUN_NAME_CHARS:
         raise ConfigError(f"a name has 1 to {MAX_RUN_NAME_CHARS} characters; this one has {len(name)}.")

@@ -82,6 +82,19 @@ def test_a_name_is_one_line_of_80_characters(db):
     assert new_project(db, name=" ").name == "Tales"
 
 
+def test_projects_that_are_made_at_the_same_time_get_different_names(db):
+    """As when two operators begin the next class."""
+    begin = threading.Barrier(4)
+
+    def copy(project):
+        begin.wait()
+        return copy_project(db, project).name
+
+    with ThreadPoolExecutor(4) as pool:
+        names = set(pool.map(copy, [new_project(db, name="Class")] * 4))
+    assert names == {"Class 2", "Class 3", "Class 4", "Class 5"}
+
+
 def test_projects_of_the_same_name_get_a_number(db):
     created = [
         new_project(db, custom_prompts=OWN, name=name).name

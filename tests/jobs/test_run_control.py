@@ -477,7 +477,7 @@ def test_a_run_without_a_job_is_stopped_and_deleted(db: Database, home: Path, ru
     assert runs(db) == []
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\x1bb", "a\ud800"])
+@pytest.mark.parametrize("name", ["a\0b", "a\x1bb", "a\ud800", "\u202e", "\u200b\u2060"])
 def test_an_unprintable_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="visible characters"):
         run_control.check_name(name)

@@ -116,8 +116,13 @@ def test_a_project_gets_another_name(ctx):
     for name in ("  ", "x" * 81):
         with pytest.raises(ConfigError, match="1 to 80 characters"):
             act(ctx, "rename", project=1, name=name)
+    with pytest.raises(ConfigError, match="1 to 80 characters"):  # the same rule for a new project
+        act(ctx, "create", **new(name="x" * 81))
+    with pytest.raises(ConfigError, match="visible characters"):
+        act(ctx, "create", **new(name="\u202e"))
     with pytest.raises(StoreError, match="no project 9"):
         act(ctx, "rename", project=9, name="Nine")
+    assert len(projects(ctx.db)) == 1
     assert ctx.project.name == "<b>Fox</b> tales"
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +66,6 @@ MAX_SEED = 2**31 - 1
 MAX_NEW_TOKENS = 4096
 MAX_SYSTEM_PROMPT_CHARS = 10_000
 MODEL_FACTS_S = 60.0
-_CREATION_LOCK = threading.Lock()  # the name of a project is unique
 
 TAIL_LINES = 60
 TAIL_BYTES = 20_000
@@ -329,6 +327,7 @@ def preview_prompts(ctx: Context, payload: PromptsPayload) -> PromptsPreview:
 @api.action(NewProjectPayload, role=Role.OPERATOR)
 def create(ctx: Context, payload: NewProjectPayload) -> Creation:
     """Create a project, immediately or after its model was downloaded. A model that does not fit needs a confirmation."""
+    name = check_name(payload.name) if payload.name.strip() else ""
     facts = model_facts(ctx, payload.model)
     prompt_set = payload.prompt_set or facts.prompt_set
     custom_prompts = payload.prompts() if prompt_set == CUSTOM_PROMPT_SET else []
@@ -343,13 +342,12 @@ def create(ctx: Context, payload: NewProjectPayload) -> Creation:
         return {"message": "", "warning": "This model is probably too large for this machine.", "check": memory}
 
     def create_project(_: Path | None = None) -> str:
-        with _CREATION_LOCK:
-            seed = payload.seed or (secret_seed() if ctx.access.is_multi_user else 0)
-            project = new_project(
-                ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
-                temperature=payload.temperature, max_new_tokens=payload.max_new_tokens, seed=seed,
-                name=payload.name, chat=chat,
-            )  # fmt: skip
+        seed = payload.seed or (secret_seed() if ctx.access.is_multi_user else 0)
+        project = new_project(
+            ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
+            temperature=payload.temperature, max_new_tokens=payload.max_new_tokens, seed=seed,
+            name=name, chat=chat,
+        )  # fmt: skip
         _dismiss_startup(ctx)
         created = f'Project "{project.name}" was created and opened. The engine is writing its first pairs.'
         return created + runs_note(ctx)
