@@ -71,6 +71,11 @@ def has_invisible(name: str) -> bool:
     return _INVISIBLE.search(name) is not None
 
 
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: it has no letter, digit, punctuation mark or symbol."""
+    return not any(unicodedata.category(character)[0] in "LNPS" for character in normalize_name(text))
+
+
 def latin_spelling(name: str) -> str:
     """The name with look-alike letters replaced by Latin ones."""
     return normalize_name(unicodedata.normalize("NFKD", name).translate(_to_latin()))

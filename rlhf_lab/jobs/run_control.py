@@ -27,6 +27,7 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
+from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, LabelSnapshot, RewardModelRow, Run
 from rlhf_lab.config.policy import AUTOMATIC, PRESETS, PolicyConfig, check_live_setting
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
@@ -502,8 +503,8 @@ def delete(db: Database, home: Path, run_id: int) -> None:
 def check_name(name: str) -> str:
     """The name with single spaces. Raises ConfigError for an empty, overlong or unprintable one."""
     name = " ".join(name.split())
-    categories = {unicodedata.category(character) for character in name}
-    if categories & {"Cc", "Cs"} or (name and not any(category[0] in "LNPS" for category in categories)):
+    is_unprintable = any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
+    if is_unprintable or (name and is_blank(name)):
         raise ConfigError("a name may contain only visible characters.")
     if not 0 < len(name) <= MAX_RUN_NAME_CHARS:
         raise ConfigError(f"a name has 1 to {MAX_RUN_NAME_CHARS} characters; this one has {len(name)}.")

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, select, update
 
 from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.records import Vote
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
@@ -60,7 +61,7 @@ def leading_space(text: str) -> str:
 def check_edit(original: str, text: str) -> str:
     """The edited text without surrounding space. Raises LabelError if it is empty, unchanged or too long."""
     text = text.strip()
-    if not text or text == original.strip():
+    if is_blank(text) or text == original.strip():
         raise LabelError("The edited text is empty, or one of the two texts. Change it, or vote without an edit.")
     if len(text) > MAX_EDIT_CHARS:
         raise LabelError(f"The edited text has {len(text):,} characters; {MAX_EDIT_CHARS:,} are allowed. Shorten it.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
+from rlhf_lab.common.person_names import is_blank, latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 
 
 def look_alike(one, other):
@@ -88,3 +88,11 @@ def test_a_word_of_two_alphabets_is_found():
         "",
     ):
         assert mixed_scripts(name) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n\t", "\u200b", "\u3164\u2800", "\u202e\ufe0f", "\u0301", "\u00a0\u2003", "\x1b"]
+)
+def test_texts_of_which_nothing_can_be_seen(text):
+    assert is_blank(text)
+    assert not any(is_blank(text + visible) for visible in ("a", "7", "?", "€", "👩", "李", "ا"))

@@ -69,6 +69,7 @@ def test_a_request_that_is_sent_again_stores_the_edit_once(ctx, screen):
     [
         ("tie", EDIT, "Only the better text"),
         ("left", " \n", "empty, or one of the two texts"),
+        ("left", "\u200b\u3164", "empty, or one of the two texts"),
         ("left", "unchanged", "empty, or one of the two texts"),
         ("right", "x" * (MAX_EDIT_CHARS + 1), "20,001 characters; 20,000 are allowed"),
     ],

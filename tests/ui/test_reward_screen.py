@@ -367,7 +367,7 @@ def test_an_explanation_is_a_job_of_the_engine(ctx):
     assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id)) == {"is_waiting": False, **item, "instant": None}
 
 
-@pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "long"])
+@pytest.mark.parametrize("text", ["", "   ", "\u200b", "x" * 5000], ids=["empty", "blank", "invisible", "long"])
 def test_empty_and_long_texts_are_not_explained(ctx, text):
     row = add(ctx)
     with pytest.raises(LabError, match="1 to 4000"):

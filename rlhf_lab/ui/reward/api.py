@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
+from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats, Role
 from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.reward import RewardConfig
@@ -371,7 +372,7 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
 
 def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Job:
     """Have the engine score each word of a text for this annotator. Raises LabError for an empty or very long text."""
-    if not request.text.strip() or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
+    if is_blank(request.text[: MAX_TEXT_CHARS + 1]) or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
         raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
     get_reward_model(ctx.db, request.model)
     items = [{"prompt": request.prompt, "text": request.text}]
