@@ -225,7 +225,7 @@ def test_the_recommendation_for_few_labels_has_the_figures_of_the_documentation(
     best = max(gold, key=lambda name: float(gold[name]))
     for name in ALGORITHMS:
         note = start_run.algorithm_note(name)
-        assert f"Recommended with few labels: {best}. " in note
+        assert f"With few labels {best} gains most: " in note
         assert re.findall(r"\d\.\d\d", note) == [gold[name] for name in ("ppo", "rejection", "grpo", "dpo")]
     assert start_run.algorithm_note("sft").startswith("It imitates the preferred texts.")
 
