@@ -247,7 +247,7 @@ def check_pause_change_beta_resume_and_stop(lab, page, run):
     page.fill("[data-do=knob-beta]", "0.25")
     page.click("[data-do=set-beta]")
     pending_change = page.locator("[data-asked]")
-    expect(pending_change).to_have_text("requested: beta = 0.25 (takes effect at the next step)")
+    expect(pending_change).to_have_text("requested: beta = 0.25 (takes effect when the present step has ended)")
     expect(page.locator(".lab-header .job .what")).to_have_text(f"run {run.id} paused, step {paused_step} of 400")
     page.wait_for_timeout(5000)  # longer than the page waits for a lost reply to "pause"
     expect(pending_change).to_contain_text("beta = 0.25")

@@ -104,8 +104,8 @@ def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):
         (RunStatus.PAUSED, 7, ("Train", "run 1 is paused, step 7 of 40", "Watch the run")),
         (RunStatus.FAILED, 7, ("Train", "run 1 failed", "Look at the run")),
         (RunStatus.STOPPED, 0, ("Train", "no run yet", "Start a run")),
-        (RunStatus.STOPPED, 7, ("Compare", "no blind test yet", "Compare")),
-        (RunStatus.DONE, 40, ("Compare", "no blind test yet", "Compare")),
+        (RunStatus.STOPPED, 7, ("Compare", "run 1 has no blind test yet", "Compare")),
+        (RunStatus.DONE, 40, ("Compare", "run 1 has no blind test yet", "Compare")),
     ],
 )
 def test_a_run_is_watched_then_compared(ctx, status, step, expected):
@@ -131,8 +131,8 @@ def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
     answer(ctx, "ann", test_id=started_test.id, choice="stop", token="")
     assert shown(ctx)[:2] == ("Label", "20 more labels for the next model")
     assert guide(ctx)["done"] == ["Reward model", "Train", "Compare"]
-    add_run(ctx)  # nobody has compared this one
-    assert shown(ctx) == ("Compare", "no blind test yet", "Compare")
+    run = add_run(ctx)  # nobody has compared this one
+    assert shown(ctx) == ("Compare", f"run {run.id} has no blind test yet", "Compare")
 
 
 def test_in_a_lab_of_several_people_the_operator_ends_the_test(ctx):

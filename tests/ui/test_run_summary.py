@@ -42,7 +42,7 @@ def test_change_markers_name_old_and_new_value_once_applied(ctx):
     ]  # fmt: skip
     assert run_summary.pending_changes(view) == ["beta = 9 from the next step on"]
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
-    assert run_summary.pending_changes(view_of(ctx, run)) == ["beta = 9 (takes effect at the next step)"]
+    assert run_summary.pending_changes(view_of(ctx, run)) == ["beta = 9 (takes effect when the present step has ended)"]
     state = run_summary.current_state(view, {})
     assert (state["beta"], state["lr"], state["reward_model"]) == (9.0, 3e-4, other.id)
     assert state["set_by_hand"] == ["lr"]  # nothing adapts beta, so nobody can hand it back
@@ -275,7 +275,7 @@ def test_a_setting_is_handed_back(ctx):
     assert (by_hand({"beta": 0.5}), by_hand({"beta": 16.7})) == (["beta"], [])  # version 0.2.0 went on adapting it
     second = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": "automatic"})
     view = view_of(ctx, run)
-    assert run_summary.pending_changes(view) == ["beta automatic (takes effect at the next step)"]
+    assert run_summary.pending_changes(view) == ["beta automatic (takes effect when the present step has ended)"]
     state = run_summary.current_state(view, {"beta": 0.5})
     assert (state["set_by_hand"], state["beta"]) == ([], run.config["beta"])
     mark_event_applied(ctx.db, second.id, 5)

@@ -235,7 +235,8 @@ def _reward_model_action(progress: ProjectProgress) -> NextAction:
 def _comparison_action(progress: ProjectProgress, remaining: int) -> NextAction:
     test = progress.test
     if test is None:
-        return NextAction(Step.COMPARE, "no blind test yet", "Compare", "Press Start a blind test.")
+        newest = next(run.id for run in progress.runs if run.step > 0)
+        return NextAction(Step.COMPARE, f"run {newest} has no blind test yet", "Compare", "Press Start a blind test.")
     if test.pairs is None:
         return NextAction(Step.COMPARE, "the texts are being written", "Look at it", "Wait for the texts below.")
     if remaining:

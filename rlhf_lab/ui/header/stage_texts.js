@@ -26,4 +26,4 @@ export function shortestRow(rows) {
 }
 
 // A caption up to its first explanation.
-export const firstClause = (text) => text.split(/[:.] /)[0];
+export const firstClause = (text) => text.split(/[:.](?: |$)/)[0];

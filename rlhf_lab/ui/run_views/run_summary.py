@@ -33,7 +33,7 @@ ENGINE_LOST_TEXT = (
     "The engine does not answer. It is restarted automatically, and the run continues from its last checkpoint."
 )
 ENGINE_RESTARTED_TEXT = "The engine ended unexpectedly and is restarting; the run continues from its last checkpoint."
-NEXT_STEP_NOTE = "(takes effect at the next step)"
+NEXT_STEP_NOTE = "(takes effect when the present step has ended)"
 #: Metrics on the scale of the reward model. Those that include the KL penalty are on the scale of beta too.
 REWARD_SCALED_METRICS = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 BETA_SCALED_METRICS = ("objective/rlhf_reward", "loss/value_avg", "val/explained_variance")

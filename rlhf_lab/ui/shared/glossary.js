@@ -10,12 +10,19 @@ let card = /** @type {any} */ (null);
 /** @param {Record<string, string>} all */
 export function useDefinitions(all) {
   definitions = all;
-  card = html`<div class="lab lab-definition lab-card" popover role="dialog" tabindex="-1" aria-label="definition">
+  const close = ({ target }) => {
+    if (target !== card && card.matches(':popover-open')) card.hidePopover();
+  };
+  card = html`<div
+    class="lab lab-definition lab-card" popover role="dialog" tabindex="-1" aria-label="definition"
+    onclick=${() => card.hidePopover()}
+  >
     <h3></h3>
     <p></p>
     <p class="muted"></p>
   </div>`;
   document.body.append(card);
+  window.addEventListener('scroll', close, { capture: true, passive: true }); // it would stay behind its word
 }
 
 export const definitionOf = (word) => definitions[word] ?? '';
@@ -41,5 +48,5 @@ function open(button, word, metric) {
   const fitsBelow = below + height <= innerHeight - MARGIN;
   card.style.left = `${Math.max(MARGIN, Math.min(left, innerWidth - width - MARGIN))}px`;
   card.style.top = `${fitsBelow ? below : Math.max(MARGIN, top - height - MARGIN)}px`;
-  card.focus(); // Escape and a click beside it close it, and return the focus
+  card.focus({ preventScroll: true }); // Escape and a click beside it close it, and return the focus
 }

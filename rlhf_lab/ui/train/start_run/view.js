@@ -252,6 +252,7 @@ class StartRun {
     this.control('start-note').textContent = [
       sourceText(this.state, model, this.algorithm, this.learnsFromLabels()),
       this.data.algorithm_notes[this.algorithm],
+      this.state.few_labels_note,
       progressText(this.state, model),
     ].join(' ');
     this.control('start-ptx').hidden = !this.usesTexts;
