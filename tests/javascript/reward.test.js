@@ -40,10 +40,12 @@ test('what labels say about an attribute', () => {
   const text = 'Half the length multiplies the odds of being preferred by ';
   assert.equal(effectText(row), `${text}1.9 (1.1 to 3.2).`);
   assert.equal(effectText({ ...row, low: 0.9 }), `${text}1.9 (0.9 to 3.2). This may be chance.`);
-  assert.equal(
-    effectText({ ...row, odds: 0.02, low: 1e-8, high: 2e5 }),
-    `${text}0.02 (under 0.01 to over 100). This may be chance.`,
+  const unsure = effectText({ ...row, odds: 0.02, low: 1e-8, high: 2e5 });
+  assert.match(
+    unsure,
+    /makes a text less likely to be preferred; too few labels to say how much\. This may be chance\.$/,
   );
+  assert.equal(effectText({ ...row, odds: 200, low: 90, high: 900 }), `${text}over 100 (90 to over 100).`);
   assert.match(effectText({ ...row, odds: null, low: null, high: null }), /^Not measured/);
 });
 

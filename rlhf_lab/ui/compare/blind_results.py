@@ -231,7 +231,10 @@ def size_note(trials: int) -> str:
     share, pairs = detectable_share(trials), pluralize(trials, "decided pair")
     if share is None:
         return f"{pairs} {'is' if trials == 1 else 'are'} too few to tell."
-    return f"{pairs} can only show a preference of {math.ceil(100 * share)} % or more; a weaker one needs more pairs."
+    percent = math.ceil(100 * share)
+    return (
+        f"{pairs} tell a model from chance only if it wins {percent} % of them or more; a weaker preference needs more."
+    )
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

@@ -13,12 +13,18 @@ const INTRO =
 // An odds ratio for people: beyond a factor of 100 its size is not known.
 const oddsText = (odds) => (odds > 100 ? 'over 100' : odds < 0.01 ? 'under 0.01' : formatNumber(odds, 2));
 
+const MAX_RATIO = 30; // of the bounds of an interval that says how much
+
 /** What the labels say about an attribute. @param {AttributeRow} row */
 export function effectText({ step_text: step, odds, low, high }) {
   if (odds === null) return 'Not measured: the labelled texts do not differ in it, or it is not shown here.';
-  const text = `${step} multiplies the odds of being preferred by ${oddsText(odds)}`;
-  const interval = ` (${oddsText(low)} to ${oddsText(high)}).`;
-  return text + interval + (low <= 1 && high >= 1 ? ' This may be chance.' : '');
+  const chance = low <= 1 && high >= 1 ? ' This may be chance.' : '';
+  if (high > MAX_RATIO * low) {
+    const direction = odds > 1 ? 'more' : 'less';
+    return `${step} makes a text ${direction} likely to be preferred; too few labels to say how much.${chance}`;
+  }
+  const interval = `${oddsText(low)} to ${oddsText(high)}`;
+  return `${step} multiplies the odds of being preferred by ${oddsText(odds)} (${interval}).${chance}`;
 }
 
 /** How the base's scores and lengths go together. @param {number | null} correlation */
