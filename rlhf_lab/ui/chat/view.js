@@ -287,7 +287,7 @@ class Chat {
     const history = [...system, ...messages.filter((turn) => turn.content)];
     this.fields.stage.replaceChildren(
       html`<div class="talked">
-        ${this.turns.length ? conversationView(history, '.history') : this.examples()}
+        ${this.turns.length ? conversationView(history, 'history') : this.examples()}
         <div class="answers" aria-live="polite" aria-busy="false"></div>
       </div>`,
     );

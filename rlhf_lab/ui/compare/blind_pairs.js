@@ -259,11 +259,11 @@ export class BlindPairs {
     const { pair } = this.state;
     const side = (choice, other, key) =>
       html`<div class="lab-card side ${choice}">
-        ${markedDiff(pair[other], pair[choice] || '(nothing)', 'p.lab-text.lab-scroll')}
+        ${markedDiff(pair[other], pair[choice] || '(nothing)', 'lab-scroll')}
         ${this.choiceButton(choice, 'This one', key)}
       </div>`;
     return html`<div class="lab-row">${head}</div>
-      ${promptView(pair.turns, '.asked.lab-scroll')}
+      ${promptView(pair.turns, 'asked lab-scroll')}
       <div class="sides">${side('left', 'right', '1')} ${side('right', 'left', '2')}</div>
       <div class="lab-row">${this.choiceButton('tie', 'No difference', '0')} ${others}</div>`;
   }

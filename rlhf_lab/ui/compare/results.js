@@ -18,7 +18,7 @@ export function resultCard(item, cancel = null) {
     Cancel
   </button>`;
   return html`<section class="lab-card" data-do=${cancel ? 'awaited' : 'answer'} aria-label="answers">
-    ${item.turns ? promptView(item.turns, '.asked.lab-scroll') : null}
+    ${item.turns ? promptView(item.turns, 'asked lab-scroll') : null}
     <div class="lab-row">
       <span class="muted">seed ${item.seed}, temperature ${item.temperature}${scorer}</span>${cancel ? button : null}
     </div>
@@ -63,7 +63,7 @@ function textView(item, c, i) {
   const base = first.texts?.[i];
   const isComparable = c > 0 && column.best_of === 1 && first.best_of === 1 && base !== undefined;
   const view = isComparable
-    ? markedDiff(base, text, 'p.lab-text.lab-scroll')
+    ? markedDiff(base, text, 'lab-scroll')
     : html`<p class="lab-text lab-scroll" dir="auto">${text}</p>`;
   return withCut(view, column.cut[i]);
 }

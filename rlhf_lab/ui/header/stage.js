@@ -153,7 +153,7 @@ function textsView(row, step) {
   const base = row.base_text ?? row.text;
   const side = (title, text, cut) => html`<section class="lab-card"><h3>${title}</h3>${withCut(text, cut)}</section>`;
   const before = html`<p class="lab-text" dir="auto">${base}</p>`;
-  return html`${promptView(row.turns, '.asked')}
+  return html`${promptView(row.turns, 'asked')}
     <div class="pair">
       ${side('Before', before, row.base_text === null ? row.cut : row.base_cut)}
       ${side(`Step ${step}`, markedDiff(base, row.text), row.cut)}

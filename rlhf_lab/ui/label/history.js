@@ -48,7 +48,7 @@ function historyRow(vote, change, markGold) {
     return withCut(html`<p class="lab-text lab-scroll${style}" dir="auto">${vote[which]}</p>`, vote.cut[which]);
   };
   return html`<article data-vote=${vote.id}>
-    ${promptView(vote.turns, '.muted.brief')}
+    ${promptView(vote.turns, 'muted brief')}
     <div class="two">${text('left')}${text('right')}</div>
     <div class="lab-row">
       ${choice}${strength}${note}${button}${goldButton(vote, markGold)}

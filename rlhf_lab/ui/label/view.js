@@ -365,7 +365,7 @@ class Label {
   }
 
   textBody(text, other) {
-    if (this.marksDifferences) return markedDiff(other, text, 'p.lab-text.lab-scroll');
+    if (this.marksDifferences) return markedDiff(other, text, 'lab-scroll');
     if (this.current.pair.markdown) return renderMarkdown(text);
     return html`<p class="lab-text lab-scroll" dir="auto" tabindex="0">${text}</p>`;
   }
@@ -441,7 +441,7 @@ class Label {
       <button type="button" class="lab-button small" data-do="adjudicate" onclick=${decide}>Decide them</button>
       <ul>
         ${this.disputes.pairs.map(
-          (pair) => html`<li data-pair=${pair.id}>${promptView(pair.turns, '.muted.brief')}</li>`,
+          (pair) => html`<li data-pair=${pair.id}>${promptView(pair.turns, 'muted brief')}</li>`,
         )}
       </ul>
     </details>`;

@@ -286,7 +286,7 @@ function promptsPreview({ count, eval_count: evalCount, first_prompts: firstProm
   const brief = (text) => (text.length > BRIEF_CHARS ? `${text.slice(0, BRIEF_CHARS)} …` : text);
   const items = firstPrompts.map((turns) => {
     const briefTurns = turns.map(({ role, content }) => ({ role, content: brief(content) }));
-    return html`<li>${promptView(briefTurns, '.brief')}</li>`;
+    return html`<li>${promptView(briefTurns, 'brief')}</li>`;
   });
   return html`<p class="muted">
       ${count} prompts: ${count - evalCount} to train on, ${evalCount}

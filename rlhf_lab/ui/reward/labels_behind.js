@@ -47,7 +47,7 @@ function labelRow({ vote, turns, chosen, rejected, is_tie: isTie, influence }, t
       <span class="lab-badge ${influence > 0 ? 'good' : 'warn'}">${formatDifference(influence, 2)} sd</span>
       <span class="lab-grow"></span>${isOperator() ? button : null}
     </div>
-    ${promptView(turns, '.muted.brief')}
+    ${promptView(turns, 'muted brief')}
     <div class="sides">${side(names[0], chosen)}${side(names[1], rejected)}</div>
   </li>`;
 }

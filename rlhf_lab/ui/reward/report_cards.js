@@ -135,7 +135,7 @@ export function disagreementsCard({ disagreements }) {
     html`<div><span class="muted">${label}</span><p class="lab-text" dir="auto">${text}</p></div>`;
   const listItem = ({ turns, chosen, rejected, probability }) =>
     html`<li>
-      ${promptView(turns, '.muted.brief')}
+      ${promptView(turns, 'muted brief')}
       <div class="sides">${side('the label prefers', chosen)}${side('it would have preferred', rejected)}</div>
       <p><span class="lab-badge warn">gave this label ${formatPercent(probability)}</span></p>
     </li>`;

@@ -1,5 +1,5 @@
 // Word differences between two texts.
-import { el } from './dom.js';
+import { html } from './html.js';
 
 const MAX_CELLS = 250000; // of the table; longer texts are not compared
 // Share of common words below which nothing is marked, since nearly every word would be. Two samples of the embedded
@@ -43,8 +43,8 @@ export function wordDiff(before, after) {
 export const isMarked = (one, other) => [...wordDiff(one, other), ...wordDiff(other, one)].some((word) => word.isNew);
 
 // An element with the text `after`, its new words marked.
-export function markedDiff(before, after, selector = 'p.lab-text') {
+export function markedDiff(before, after, classes = '') {
   const words = wordDiff(before, after).values();
-  const mark = (part) => (part.trim() && words.next().value.isNew ? el('mark', {}, part) : part);
-  return el(selector, { dir: 'auto' }, after.split(/(\s+)/).map(mark));
+  const mark = (part) => (part.trim() && words.next().value.isNew ? html`<mark>${part}</mark>` : part);
+  return html`<p class="lab-text ${classes}" dir="auto">${after.split(/(\s+)/).map(mark)}</p>`;
 }

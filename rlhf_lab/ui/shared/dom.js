@@ -2,23 +2,6 @@
 import { plural } from './format.js';
 import { html } from './html.js';
 
-// An element: el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
-export function el(selector, attributes = {}, ...children) {
-  const [tag, ...classes] = selector.split('.');
-  const node = document.createElement(tag || 'div');
-  if (classes.length) node.className = classes.join(' ');
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value === true ? '' : value);
-  }
-  for (const child of children.flat()) {
-    if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
-  }
-  return node;
-}
-
 // A button that performs an action. style: its classes.
 export const actionButton = (action, label, onclick, style = 'small') =>
   html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`;
@@ -42,10 +25,8 @@ export function redraw(node, ...children) {
 }
 
 // The head of a table, a column for each label.
-export function tableHead(labels) {
-  const cells = labels.map((label) => el('th', { scope: 'col' }, label));
-  return el('thead', {}, el('tr', {}, cells));
-}
+export const tableHead = (labels) =>
+  html`<thead><tr>${labels.map((label) => html`<th scope="col">${label}</th>`)}</tr></thead>`;
 
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
@@ -79,118 +60,83 @@ export function showNotice(notice, text, isError = false) {
 
 // A field for a new name, which replaces the name in a row. save(name) is called if it changed, then close().
 export function nameField(value, label, action, attributes, save, close) {
-  const input = el('input.lab-input', {
-    type: 'text',
-    maxlength: 80,
-    value,
-    'aria-label': label,
-    'data-do': action,
-    ...attributes,
-    onkeydown: (event) => {
-      if (event.key === 'Enter') {
-        event.preventDefault();
-        submit();
-      } else if (event.key === 'Escape') close();
-    },
-  });
-  // preventDefault: otherwise Enter would also press the button that gets the focus next, and open the field again.
   const submit = () => {
     if (input.value !== value) save(input.value);
     close();
   };
-  return el(
-    'div.lab-row',
-    {},
-    input,
-    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-keep`, onclick: submit }, 'Save'),
-    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Cancel'),
-  );
+  const press = (event) => {
+    if (event.key === 'Escape') close();
+    if (event.key !== 'Enter') return;
+    event.preventDefault(); // otherwise Enter would also press the button that gets the focus next
+    submit();
+  };
+  const input = html`<input
+    class="lab-input" type="text" maxlength="80" value=${value} aria-label=${label} data-do=${action}
+    onkeydown=${press}
+  />`;
+  for (const [name, item] of Object.entries(attributes)) input.setAttribute(name, item);
+  return html`<div class="lab-row">
+    ${input}${actionButton(`${action}-keep`, 'Save', submit)}${actionButton(`${action}-leave`, 'Cancel', close)}
+  </div>`;
 }
 
 // A question before something is deleted, which replaces the buttons of a row.
 export function deleteConfirmation(question, action, attributes, confirm, close, label = 'Delete') {
-  return el(
-    'div.lab-row',
-    {},
-    el('span', {}, question),
-    el(
-      'button.lab-button.small.danger',
-      {
-        type: 'button',
-        'data-do': `${action}-sure`,
-        ...attributes,
-        onclick: () => {
-          confirm();
-          close();
-        },
-      },
-      label,
-    ),
-    el('button.lab-button.small', { type: 'button', 'data-do': `${action}-leave`, onclick: close }, 'Keep'),
-  );
+  const act = () => {
+    confirm();
+    close();
+  };
+  const sure = actionButton(`${action}-sure`, label, act, 'small danger');
+  for (const [name, item] of Object.entries(attributes)) sure.setAttribute(name, item);
+  return html`<div class="lab-row">
+    <span>${question}</span>${sure}${actionButton(`${action}-leave`, 'Keep', close)}
+  </div>`;
 }
 
 // A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes: such
-// as '.asked'.
+// as 'asked'.
 const SPEAKERS = { user: 'User', assistant: 'Model', system: 'System prompt' };
 const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
-export function promptView(turns, classes = '') {
-  return isConversation(turns)
-    ? conversationView(turns, classes)
-    : el(`p.lab-text${classes}`, { dir: 'auto' }, turns[0].content);
-}
+export const promptView = (turns, classes = '') =>
+  isConversation(turns) ? conversationView(turns, classes) : textView(turns[0].content, classes);
+
+const textView = (text, classes = '') => html`<p class="lab-text ${classes}" dir="auto">${text}</p>`;
+
 export function conversationView(turns, classes = '') {
-  return el(
-    `div.conversation.lab-scroll${classes}`,
-    { role: 'group', 'aria-label': 'conversation', tabindex: '0' },
-    el(
-      'div.turns',
-      {},
-      turns.map(({ role, content }) =>
-        el(`div.turn.${role}`, {}, el('span.muted', {}, SPEAKERS[role]), el('p.lab-text', { dir: 'auto' }, content)),
-      ),
-    ),
-  );
+  const turn = ({ role, content }) =>
+    html`<div class="turn ${role}"><span class="muted">${SPEAKERS[role]}</span>${textView(content)}</div>`;
+  return html`<div
+    class="conversation lab-scroll ${classes}" role="group" aria-label="conversation" tabindex="0"
+  ><div class="turns">${turns.map(turn)}</div></div>`;
 }
 
 // Shows a conversation in place of the text field that contains it, until the person presses `edit`. show(turns): the
 // turns of the field's text; null or undefined for a typed text.
 export function conversationField(field, action) {
   let editedText = null;
-  const shown = el('div', { hidden: true });
-  const edit = el(
-    'button.lab-button.small',
-    {
-      type: 'button',
-      'data-do': action,
-      hidden: true,
-      onclick: () => {
-        editedText = field.value;
-        show(null);
-        field.focus();
-      },
-    },
-    'Edit as text',
-  );
+  const shown = html`<div hidden></div>`;
+  const edit = actionButton(action, 'Edit as text', () => {
+    editedText = field.value;
+    show(null);
+    field.focus();
+  });
+  edit.hidden = true;
   function show(turns) {
     if (field.value !== editedText) editedText = null;
     field.hidden = Boolean(turns) && isConversation(turns) && editedText === null;
     shown.hidden = edit.hidden = !field.hidden;
-    shown.replaceChildren(...(field.hidden ? [promptView(turns, '.asked')] : []));
+    shown.replaceChildren(...(field.hidden ? [promptView(turns, 'asked')] : []));
   }
   return { shown, edit, show };
 }
 
 // The prompt that the texts of a pair answer.
-export function promptSection(turns) {
-  if (isConversation(turns)) return promptView(turns, '.prompt');
-  return el(
-    'section.prompt.lab-scroll',
-    { 'aria-label': 'prompt' },
-    el('span.muted', {}, 'Prompt'),
-    el('p.lab-text', { dir: 'auto' }, turns[0].content),
-  );
-}
+export const promptSection = (turns) =>
+  isConversation(turns)
+    ? promptView(turns, 'prompt')
+    : html`<section class="prompt lab-scroll" aria-label="prompt">
+        <span class="muted">Prompt</span>${textView(turns[0].content)}
+      </section>`;
 
 // whether the texts of a pair are stacked: label.css
 export const stackedScreen = matchMedia('(max-width: 640px) and (orientation: portrait)');
@@ -259,7 +205,8 @@ export function isShortcut(event) {
 export function withCut(node, tokens) {
   const title =
     'The project limits the length of its texts. A token is a word or a part of one; this text had not ended by then.';
-  if (tokens) node.append(el('span.lab-cut', { title }, ` … cut off at ${plural(tokens, 'token')}`));
+  const note = ` … cut off at ${plural(tokens, 'token')}`;
+  if (tokens) node.append(html`<span class="lab-cut" title=${title}>${note}</span>`);
   return node;
 }
 

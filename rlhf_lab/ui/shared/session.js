@@ -1,5 +1,6 @@
 // The visitor of this page: name, rights, stored preferences, open tab.
-import { el, showNotice } from './dom.js';
+import { showNotice } from './dom.js';
+import { html } from './html.js';
 
 // The annotator's name: signed by the server and sent with the page (also as a cookie, which a browser may refuse),
 // otherwise generated here. The server accepts a generated name only in a single-user lab; in a multi-user lab it uses
@@ -51,14 +52,12 @@ let operator = !document.querySelector('meta[name=lab-guest]'); // as the page w
 document.body.classList.toggle('lab-guest', !operator);
 export const isOperator = () => operator;
 export const operatorOnly = (...children) =>
-  el(
-    'fieldset.lab-operator',
-    { role: 'presentation', disabled: !operator, title: operator ? null : OPERATOR_ONLY },
-    ...children,
-  );
-export const operatorNotice = (text) => el('p.lab-notice.lab-only', {}, text);
+  html`<fieldset
+    class="lab-operator" role="presentation" disabled=${!operator} title=${operator ? null : OPERATOR_ONLY}
+  >${children}</fieldset>`;
+export const operatorNotice = (text) => html`<p class="lab-notice lab-only">${text}</p>`;
 export const judgeHint = (comma = ',') =>
-  el('span.lab-operating', {}, `${comma} or let a simulated judge label 40 there`); // on the screen Label
+  html`<span class="lab-operating">${comma} or let a simulated judge label 40 there</span>`; // on the screen Label
 export function setOperator(now) {
   operator = now;
   document.body.classList.toggle('lab-guest', !now);

@@ -149,7 +149,7 @@ function sample(row, step, isFirst) {
     </span>`;
   };
   return html`<article class="lab-card sample">
-    ${promptView(row.turns, '.muted')}
+    ${promptView(row.turns, 'muted')}
     <div class="pair">
       ${
         showsBase &&

@@ -134,7 +134,7 @@ export class TokenView {
       >${text || '·'}</span>`;
     const score = scoreText(row);
     return html`<article>
-      ${promptView(row.turns, '.muted.brief')}
+      ${promptView(row.turns, 'muted brief')}
       <p class="lab-text tokens" dir="auto" onkeydown=${(event) => this.handleKey(event, rowIndex)}>
         ${row.tokens.map(token)}
       </p>

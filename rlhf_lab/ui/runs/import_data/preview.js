@@ -172,7 +172,7 @@ function firstRows(preview) {
   const rows = preview.first_rows.map(
     (row) => html`<tr>
       <td>${row.row}</td>
-      <td>${promptView(row.turns, '.brief')}</td>
+      <td>${promptView(row.turns, 'brief')}</td>
       ${text(row.first)} ${text(row.second)}
       <td>${row.choice.replace('_', ' ')}</td>
       <td>${row.annotator}</td>

@@ -227,7 +227,7 @@ class Quality {
     askAgain.title = 'set the vote aside and ask this annotator again';
     const isOfPerson = this.figures.source === 'human'; // a judge would give the same answer
     return html`<li data-vote=${label.vote_id}>
-      ${promptView(label.turns, '.asked.lab-scroll')}
+      ${promptView(label.turns, 'asked lab-scroll')}
       <div class="two">${side('first')} ${side('second')}</div>
       <div class="lab-row">
         <span class="muted lab-grow">
