@@ -22,7 +22,7 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
-from rlhf_lab.ui.compare.blind_test.api import pair_texts, too_long_note
+from rlhf_lab.ui.compare.blind_results import left_out_note, pair_texts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.generation_requests import SamplingPayload, submit_completions
 
@@ -185,7 +185,7 @@ def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypat
     assert [couple.second for couple in couples.values()] == [text.strip() for text in second.result["texts"]]
     assert couples[4].first in [text.strip() for text in first.result["texts"][8:]]
     assert couples[4].scores[0] == round(max(first.result["scores"][8:]), 3)
-    assert too_long_note(first, couples) == "2 prompts left out: too long for the model with 8 new tokens"
+    assert left_out_note(first, couples) == "2 prompts left out: too long for the model with 8 new tokens."
 
 
 def test_the_demo_evaluates_on_fitting_prompts(lab, monkeypatch):

@@ -118,11 +118,11 @@ def test_which_preference_the_chosen_sizes_can_show(ctx):
     query = {"models": ["base"], "samples": "1", "pairs": "10", "prompts": "6", "max_new_tokens": "64"}
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query))
     assert reply["blind_test_size"] == (
-        "10 decided pairs tell a model from chance only if it wins 92 % of them or more; a weaker preference needs more."
+        "10 decided pairs usually suffice to show a preference of 92 % or more; a weaker one needs more pairs."
     )
     assert reply["tournament_size"] == (
-        "Any two models are compared on up to 6 prompts. 6 decided pairs tell a model from chance only if it "
-        "wins 97 % of them or more; a weaker preference needs more."
+        "Any two models are compared on up to 6 prompts. 6 decided pairs usually suffice to show a preference "
+        "of 97 % or more; a weaker one needs more pairs."
     )
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query | {"pairs": "5", "prompts": "1"}))
     assert reply["blind_test_size"] == "5 decided pairs are too few to tell."

@@ -20,6 +20,7 @@ import hmac
 import json
 import os
 import secrets
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -76,6 +77,7 @@ class JoinCode:
 
     value: str = ""
     path: Path | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def renew(self) -> None:
         """Choose another code. All who joined with the old one have to join again. Raises StoreError."""
@@ -83,12 +85,13 @@ class JoinCode:
             raise StoreError(
                 f"The join code of this lab comes from {JOIN_CODE_ENV_VAR}. Change it there and restart the lab."
             )
-        keys = _load_or_create_keys(self.path.parent) | {"code": _random_code()}
-        try:
-            write_file_atomically(self.path, json.dumps(keys), mode=0o600)
-        except OSError as error:
-            raise StoreError(f"The join code was not changed: {error.strerror or error}.") from error
-        self.value = keys["code"]
+        with self.lock:
+            keys = _load_or_create_keys(self.path.parent) | {"code": _random_code()}
+            try:
+                write_file_atomically(self.path, json.dumps(keys), mode=0o600)
+            except OSError as error:
+                raise StoreError(f"The join code was not changed: {error.strerror or error}.") from error
+            self.value = keys["code"]
 
 
 @dataclass(frozen=True)

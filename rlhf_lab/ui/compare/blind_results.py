@@ -232,9 +232,7 @@ def size_note(trials: int) -> str:
     if share is None:
         return f"{pairs} {'is' if trials == 1 else 'are'} too few to tell."
     percent = math.ceil(100 * share)
-    return (
-        f"{pairs} tell a model from chance only if it wins {percent} % of them or more; a weaker preference needs more."
-    )
+    return f"{pairs} usually suffice to show a preference of {percent} % or more; a weaker one needs more pairs."
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

@@ -7,6 +7,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
@@ -144,7 +145,7 @@ def build() -> None:
         "config": PLOTLY_CONFIG,
         "plotly": PLOTLY_ADDRESS,
     }
-    data = {"definitions": definitions(), "charts": charts}
+    data = {"definitions": definitions(), "charts": charts, "page_command": page_command()}
     widget("header", "header/view.js", data=data, label="State of the lab")
 
 
@@ -153,12 +154,13 @@ def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
     name = ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS]
     if name and name.isprintable() and ctx.is_labeller():
         PRESENCE.touch(name)
-    is_operator, shared, guide = ctx.is_operator(), ctx.cache.get("header", CACHED_S, lambda: refresh(ctx)), None
+    is_operator, may_label = ctx.is_operator(), ctx.is_labeller()
+    shared, guide = ctx.cache.get("header", CACHED_S, lambda: refresh(ctx)), None
     if query.guide:
         progress = ctx.cache.get("guide", CACHED_S, lambda: progress_of(ctx))
-        role = Role.OPERATOR if is_operator else Role.LABELLER if ctx.is_labeller() else Role.VIEWER
+        role = Role.OPERATOR if is_operator else Role.LABELLER if may_label else Role.VIEWER
         guide = guide_view(progress, role, name, is_demo=ctx.demo is not None)
-    can_invite, may_label = is_operator and ctx.access.is_multi_user, ctx.is_labeller()
+    can_invite = is_operator and ctx.access.is_multi_user
     return {**shared, "is_operator": is_operator, "may_label": may_label, "can_invite": can_invite, "guide": guide}
 
 

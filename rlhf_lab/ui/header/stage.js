@@ -2,7 +2,7 @@
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText } from './figures.js';
 import { firstClause, shortestRow, stateText } from './stage_texts.js';
-import { invitationCard } from '../people/cards.js';
+import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
 import { loadPlotly, onThemeChange } from '../shared/charts.js';
@@ -40,6 +40,7 @@ export class Stage {
     this.values = html`<dl class="values"></dl>`;
     this.texts = html`<div class="texts"></div>`;
     this.invitation = html`<div class="corner"></div>`;
+    // Its own, because `ifChanged` remembers what was answered.
     this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
@@ -70,7 +71,7 @@ export class Stage {
     for (const chart of this.metrics ? this.all() : []) chart.remove();
     this.run = null;
     this.known = NOTHING_KNOWN;
-    this.metrics = {}; // by name: {title, value, chart}, in the order of the curves
+    this.metrics = {}; // by name: {title, value, chart}
     this.step = this.newestStep = null; // of the texts on screen, and with texts
     this.values.replaceChildren();
     this.texts.replaceChildren();
@@ -79,11 +80,12 @@ export class Stage {
   async update() {
     this.drawCounts();
     if (this.status().can_invite) {
-      const invitation = await this.people.invite.ifChanged({ origin: location.origin + location.pathname });
+      const invitation = await loadInvitation(this.people.invite.ifChanged);
       if (invitation) this.invitation.replaceChildren(invitationCard(invitation, ''));
     }
     await loadPlotly(this.charts.plotly);
     const { state, elsewhere } = await train.points({ run: null, ...this.known });
+    if (!this.dialog.isConnected) return; // closed in the meantime
     if (elsewhere) this.forgetRun(); // the open project has no run
     if (state) this.apply(state);
     this.dialog.classList.toggle('no-run', !this.run);

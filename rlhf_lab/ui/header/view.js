@@ -4,7 +4,7 @@ import { accuracyText, downloadText, intervalText, labelsText, machineText } fro
 import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
 import { Stage } from './stage.js';
-import { invitationCard } from '../people/cards.js';
+import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
 import { actionButton, openDialog, redraw } from '../shared/dom.js';
@@ -28,8 +28,6 @@ import {
 /** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
 /** @type {import('../api_types').HeaderRequests} */
 const api = requests('header');
-/** @type {import('../api_types').PeopleRequests} */
-const people = requests('people');
 const POLL_MS = 1500;
 
 export default function mount({ element, props }) {
@@ -41,7 +39,7 @@ export default function mount({ element, props }) {
     const payload = JSON.stringify({ annotator: annotatorName() });
     navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
   });
-  new Header(element.querySelector('.lab-header'), props.data.charts).start();
+  new Header(element.querySelector('.lab-header'), props.data).start();
 }
 
 // Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
@@ -65,9 +63,9 @@ function setDisplayMode(name, on) {
 }
 
 class Header {
-  constructor(root, charts) {
+  constructor(root, data) {
     this.root = root;
-    this.charts = charts; // for the stage
+    this.data = data; // {definitions, charts, page_command}
     this.status = /** @type {HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
@@ -75,7 +73,7 @@ class Header {
     this.strip = html`<div class="strip"></div>`;
     this.guide = new Guide();
     this.notices = html`<div class="notices"></div>`;
-    this.drawnKey = '';
+    this.drawnKey = this.drawnNotices = '';
   }
 
   start() {
@@ -117,13 +115,22 @@ class Header {
       html`${projectAndFigures(status)}
         <span class="lab-grow"></span>
         <span class="buttons">
-          ${status.can_invite && actionButton('join', 'Join', () => openInvitation())}
+          ${status.can_invite && actionButton('join', 'Join', () => openInvitation(this.data.page_command))}
           ${this.stageButton()} ${this.projectorButton()} ${this.themeButton()}
         </span>`,
     );
+    this.drawNotices(status, tells, isOut);
+  }
+
+  // They are replaced only when one has changed: a person may be about to press a button there.
+  drawNotices(status, tells, isOut) {
+    const { demo, startup, mirror, warning, model } = status;
+    const key = JSON.stringify([demo, startup, mirror, warning, model, tells, isOut]);
+    if (key === this.drawnNotices) return;
+    this.drawnNotices = key;
     const height = this.notices.offsetHeight;
     const own = [tells && this.runNotice(status.job.run), isOut && outNotice()].filter(Boolean);
-    this.notices.replaceChildren(...notices(status), ...own);
+    redraw(this.notices, ...notices(status), ...own);
     if (this.notices.offsetHeight !== height) window.dispatchEvent(new Event('resize')); // texts fill what is left
   }
 
@@ -144,7 +151,7 @@ class Header {
   }
 
   stageButton() {
-    const open = () => new Stage(this.charts, () => this.status);
+    const open = () => new Stage(this.data.charts, () => this.status);
     const button = actionButton('stage', 'Stage', open, 'small projector');
     button.title = 'the run, labels and texts in large type over the whole window, for a projector';
     return button;
@@ -175,8 +182,8 @@ class Header {
   }
 }
 
-async function openInvitation() {
-  const invitation = await people.invite({ origin: location.origin + location.pathname });
+async function openInvitation(pageCommand) {
+  const invitation = await loadInvitation().catch(() => null);
   const close = () => dialog.close();
   const next = () => {
     close();
@@ -184,7 +191,7 @@ async function openInvitation() {
   };
   const dialog = openDialog(
     'join',
-    html`${invitationCard(invitation, '')}
+    html`${invitationCard(invitation, pageCommand)}
       <div class="lab-row">
         ${actionButton('next-class', 'Next class …', next)} ${actionButton('join-close', 'Close', close)}
       </div>`,
@@ -198,7 +205,7 @@ export const tellsOfRun = ({ job, is_operator: isOperator, may_label: mayLabel }
 
 const outNotice = () =>
   html`<p class="lab-notice lab-row" role="alert" data-do="out-notice">
-    <span class="lab-grow">You are no longer in this lab: the join code has changed.</span>
+    <span class="lab-grow">You are no longer logged in. The join code may have changed.</span>
     <a class="lab-button small lab-main" href="join">Join again</a>
   </p>`;
 

@@ -1,6 +1,7 @@
 """Screen "People": who is here, a leaderboard, the invitation, the labelling rules, gold pairs, erasing a person, and what the
 next class begins with."""
 
+import contextlib
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -12,7 +13,7 @@ from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.jobs.project_setup import copy_project
@@ -21,6 +22,7 @@ from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.network import is_loopback, parse_proxy_url
 from rlhf_lab.ui.run_views.run_feed import runs_note
@@ -214,31 +216,32 @@ def erase(ctx: Context, payload: ErasePayload) -> Message:
 
 @api.read(Payload, role=Role.OPERATOR)
 def class_state(ctx: Context, _: Payload) -> ClassState:
-    names = annotator_stats(ctx.db, ctx.project.id)
     return {
         "project": ctx.project.name,
         "labels": get_label_progress(ctx.db, ctx.project.id).human,
-        "people": len(names),
+        "people": len(annotator_stats(ctx.db, ctx.project.id)),
         "present": PRESENCE.count(),
         "runs": [
             {"id": run.id, "name": run.name, "status": run.status, "step": run.step, "total_steps": run.total_steps}
             for run in run_control.active_runs(ctx.db)
         ],
-        "has_code": ctx.access.code.path is not None,
+        "has_code": ctx.access.code.path is not None and ctx.access.default_role is Role.VIEWER,
     }
 
 
 @api.action(NextClassPayload, role=Role.OPERATOR)
 def next_class(ctx: Context, payload: NextClassPayload) -> Message:
-    """Raises LabError; what was done until then stays done."""
+    """The code first, because only that can be refused: nothing is changed then. Raises StoreError."""
     done = []
-    for run in run_control.active_runs(ctx.db) if payload.stop_runs else []:
-        run_control.stop(ctx.db, run.id)
-        done.append(f"Run {run.id} is stopped.")
     if payload.new_code:
         ctx.access.code.renew()
         PRESENCE.clear()
         done.append(f"The new join code is {ctx.access.join_code}.")
+    for run in run_control.active_runs(ctx.db) if payload.stop_runs else []:
+        with contextlib.suppress(StoreError):  # it has ended in between
+            run_control.stop(ctx.db, run.id)
+            stopped = get_run(ctx.db, run.id).status is RunStatus.STOPPED
+            done.append(f"Run {run.id} {'is stopped' if stopped else 'will stop'}.")
     if payload.new_project:
         project = copy_project(ctx.db, ctx.project)
         note = "" if payload.stop_runs else runs_note(ctx)

@@ -1,5 +1,6 @@
 // @ts-check
 // What everybody sees of the people of a lab, and the operator's invitation.
+import { requests } from '../shared/api.js';
 import { svg } from '../shared/dom.js';
 import { displayName, isVisitor } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
@@ -80,6 +81,11 @@ function leaderboardRow(row, ownName) {
     <td>${share(row.agreements, row.comparisons)}</td>
   </tr>`;
 }
+
+// The invitation as seen from this page's address. api: another's `ifChanged` may already have got it.
+/** @returns {Promise<Invitation | null>} */
+export const loadInvitation = (invite = requests('people').invite) =>
+  invite({ origin: location.origin + location.pathname });
 
 /** @param {Invitation | null} invitation null: others cannot reach this lab @param {string} pageCommand */
 export function invitationCard(invitation, pageCommand) {

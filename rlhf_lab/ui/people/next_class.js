@@ -4,7 +4,7 @@ import { requests } from '../shared/api.js';
 import { actionButton, openDialog } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { invitationCard } from './cards.js';
+import { invitationCard, loadInvitation } from './cards.js';
 import { stateSentences } from './figures.js';
 
 /** @typedef {import('../api_types').ClassState} ClassState */
@@ -12,10 +12,12 @@ import { stateSentences } from './figures.js';
 const api = requests('people');
 
 export async function openNextClass() {
-  const state = await api.class_state();
-  const boxes = Object.fromEntries(
-    choices(state).map(([name]) => [name, html`<input type="checkbox" name=${name} />`]),
-  );
+  const state = await api
+    .class_state()
+    .catch((error) => openDialog('next class', html`<p>${error.message}</p>`) && null);
+  if (!state) return;
+  const offered = choices(state);
+  const boxes = Object.fromEntries(offered.map(([name]) => [name, html`<input type="checkbox" name=${name} />`]));
   const result = html`<p class="result" role="status"></p>`;
   const close = () => dialog.close();
   const begin = actionButton('class-begin', 'Begin', () => send(), 'lab-main');
@@ -23,7 +25,7 @@ export async function openNextClass() {
     'next class',
     html`<h2>Next class</h2>
       ${stateSentences(state).map((sentence) => html`<p>${sentence}</p>`)}
-      ${choices(state).map(([name, label, note]) => {
+      ${offered.map(([name, label, note]) => {
         return html`<label>${boxes[name]} ${label} <span class="muted">${note}</span></label>`;
       })}
       ${result}
@@ -37,7 +39,7 @@ export async function openNextClass() {
     const chosen = Object.entries(boxes).map(([name, box]) => [name, box.checked]);
     try {
       const { message } = await api.next_class(Object.fromEntries(chosen));
-      const invitation = await api.invite({ origin: location.origin + location.pathname }).catch(() => null);
+      const invitation = await loadInvitation().catch(() => null);
       dialog.replaceChildren(
         html`<p class="result" role="status">${message}</p>
           ${invitation && invitationCard(invitation, '')}
@@ -54,7 +56,7 @@ export async function openNextClass() {
 /** @param {ClassState} state */
 const choices = ({ has_code: hasCode, runs }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
-  ...(hasCode ? [['new_code', 'New join code, and everybody out', 'All but you have to join again.']] : []),
+  ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out and have to join again.']] : []),
   ...(runs.length
     ? [['stop_runs', `Stop ${plural(runs.length, 'run')}`, 'Otherwise training goes on. A stopped run can be resumed.']]
     : []),

@@ -7,7 +7,11 @@ let loading = /** @type {Promise<void> | null} */ (null);
 export function loadPlotly(address) {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement('script');
-    Object.assign(script, { src: address, onload: () => resolve(), onerror: reject });
+    const fail = () => {
+      loading = null; // it is tried again
+      reject(new Error('The charts could not be loaded.'));
+    };
+    Object.assign(script, { src: address, onload: () => resolve(), onerror: fail });
     document.head.append(script);
   });
   return loading;

@@ -20,18 +20,24 @@ export function poll(element, update, ms) {
     }
     if (failures === 0) setOffline(false);
   }
+  const onVisibility = () => {
+    if (!document.hidden) pollNow();
+  };
+  const observer = new IntersectionObserver((entries) => {
+    if (entries.some((e) => e.isIntersecting)) pollNow();
+  });
   function loop() {
-    if (!document.body.contains(element)) return;
+    if (!document.body.contains(element)) {
+      document.removeEventListener('visibilitychange', onVisibility);
+      observer.disconnect();
+      return;
+    }
     pollNow().finally(() => {
       setTimeout(loop, ms * Math.min(8, 2 ** failures));
     });
   }
-  document.addEventListener('visibilitychange', () => {
-    if (!document.hidden) pollNow();
-  });
-  new IntersectionObserver((entries) => {
-    if (entries.some((e) => e.isIntersecting)) pollNow();
-  }).observe(element);
+  document.addEventListener('visibilitychange', onVisibility);
+  observer.observe(element);
   loop();
   return pollNow;
 }

@@ -32,9 +32,9 @@ export function collapsedForm(open) {
 /**
  * @param {StartOptions} state
  * @param {{ presets: { name: string, label: string }[], algorithms: string[], text_file_suffixes: string[] }} data
- * @param {{ model: number, preset: string, algorithm: string, name: string, column: string }} chosen
+ * @param {{ model: number, preset: string, algorithm: string, steps: string, name: string, column: string }} chosen
  * @param {Record<'start' | 'close', () => void> &
- *   Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter' | 'enterSteps',
+ *   Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter' | 'typeSteps' | 'enterSteps',
  *   (value: any) => void> & { upload: (file: File | undefined) => void }} act
  */
 export function startForm(state, data, chosen, act) {
@@ -70,7 +70,8 @@ function choices(state, data, chosen, act) {
     labelled(
       'steps',
       html`<input
-        class="lab-input" type="number" min="1" data-do="start-steps"
+        class="lab-input" type="number" min="1" data-do="start-steps" value=${chosen.steps}
+        oninput=${(event) => act.typeSteps(event.target.value)}
         onchange=${(event) => act.enterSteps(event.target.value)}
       />`,
     ),

@@ -124,8 +124,16 @@ class StartRun {
   }
 
   async enterSteps(value) {
-    await this.fields.fill({ steps: { value } });
-    this.settingsChanged(await this.fields.values());
+    this.isFilling = true; // the run starts with these steps, and a preset is not filled in at the same time
+    this.updateControls();
+    try {
+      await this.fields.fill({ steps: { value } });
+      this.settingsChanged(await this.fields.values());
+    } catch (error) {
+      this.showError(error.message);
+    }
+    this.isFilling = false;
+    this.updateControls();
   }
 
   async updateEstimate() {
@@ -219,7 +227,12 @@ class StartRun {
   drawForm() {
     const focused = /** @type {any} */ (document.activeElement);
     const focus = this.root.contains(focused) ? focused.dataset.do : null;
-    const chosen = { ...this.chosen, model: this.selectedModel()?.id ?? 0, algorithm: this.algorithm };
+    const chosen = {
+      ...this.chosen,
+      model: this.selectedModel()?.id ?? 0,
+      algorithm: this.algorithm,
+      steps: this.steps,
+    };
     this.container.replaceChildren(
       startForm(this.state, this.data, chosen, {
         start: () => this.startRun(),
@@ -227,6 +240,9 @@ class StartRun {
         chooseModel: (id) => this.choose({ model: Number(id) }),
         choosePreset: (preset) => this.fill({ preset }),
         chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
+        typeSteps: (value) => {
+          this.steps = value;
+        },
         enterSteps: (value) => this.enterSteps(value),
         enter: (entered) => Object.assign(this.chosen, entered),
         upload: (file) => this.upload(file),
@@ -243,6 +259,7 @@ class StartRun {
     this.control('start').textContent = startLabel(this.algorithm);
     this.control('start').disabled = !this.canStart();
     this.control('start-algorithm').disabled = this.isOverwriting;
+    this.control('start-steps').disabled = this.isOverwriting;
     if (!this.isFilling) {
       this.control('start-algorithm').value = this.algorithm;
       this.control('start-preset').value = this.chosen.preset;
