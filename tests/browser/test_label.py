@@ -237,7 +237,7 @@ def test_hostile_texts_are_inert(lab, open_page):
     assert page.locator(".lab-label script, .lab-label img").count() == 0
 
 
-def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
+def test_judge_labels_on_request_and_a_new_project_begins(lab, open_page):
     with Database.open(lab.home) as db:
         before = len(projects.projects(db))
     page = open_page(lab)
@@ -246,12 +246,12 @@ def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
     page.click("[data-do=judge]")
     expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
     cast = votes(lab)
-    for confirmed in ("false", "true"):
-        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {confirmed}; }}; window.asked = ''")
-        page.click("[data-do=reset]")
-        page.wait_for_function("window.asked.includes('The labels so far are kept in the old one')")
+    for action in ("close", "begin"):
+        page.click(".lab-label [data-do=next-class]")
+        page.get_by_role("dialog", name="next class").locator(f"[data-do=class-{action}]").click()
+    expect(page.get_by_role("dialog", name="next class").get_by_role("status")).to_contain_text("is open now")
+    page.click("[data-do=class-close]")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")
-    expect(page.locator(".lab-notice")).to_contain_text("A new project was created")
     expect(page.locator(".goal")).not_to_contain_text("simulated")
     expect(page.locator(".lab-header .lab-badge", has_text=re.compile("^0 labels$"))).to_be_visible()
     assert votes(lab) == cast

@@ -272,6 +272,6 @@ def test_the_next_class_joins_with_the_code_on_the_stage(lab, open_page):
     expect(stage).to_have_count(0)
     operator.click("[data-do=stage]")
     expect(stage.locator(".code")).to_have_text(access_keys(lab)["code"])  # also when it is opened again
-    expect(control(page, "out-notice")).to_contain_text("the join code has changed")
+    expect(control(page, "out-notice")).to_contain_text("no longer logged in")
     page.reload()
     page.wait_for_selector("text=Join to label")
