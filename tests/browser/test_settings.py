@@ -98,14 +98,14 @@ def test_the_address_the_screen_and_the_projector_mode_survive(lab, open_page):
     page.evaluate("location.hash = '#comp'")  # a short form
     expect_open(page, "Compare")
     page.set_viewport_size({"width": 1280, "height": 900})  # a phone has no projector mode
-    page.click("button.projector")
+    page.click("[data-do=projector]")
     page.reload()
     expect_open(page, "Compare")
-    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "true")
-    page.click("button.projector")
+    expect(page.locator("[data-do=projector]")).to_have_attribute("aria-pressed", "true")
+    page.click("[data-do=projector]")
     page.goto(f"{lab.url}?a#people")  # a link, which loads the page
     expect_open(page, "People")
-    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "false")
+    expect(page.locator("[data-do=projector]")).to_have_attribute("aria-pressed", "false")
 
 
 def test_header_shows_the_job_and_follows_the_open_screen(lab, open_page):
