@@ -20,6 +20,12 @@ from rlhf_lab.store.tournaments import add_tournament, tournament_answers
 
 CONTESTANTS = {"base": "a", "base/best/4": "b", "run/1/5": "c"}  # "a 0" is what the base wrote to the first prompt
 TEXTS = "[...document.querySelectorAll('.tournament .side .lab-text')].map((text) => text.innerText)"
+#: A click is lost if Gradio draws the screen anew while the page loads.
+OPEN_TOURNAMENT = """() => {
+  const fold = document.querySelector('.tournament');
+  if (fold && !fold.open) fold.querySelector('summary').click();
+  return fold?.querySelector('[data-do=tournament-next]');
+}"""
 KEPT = "localStorage.getItem('rlhf-lab-blind-answer')"
 
 
@@ -240,7 +246,7 @@ def test_both_texts_are_in_view_and_the_buttons_do_not_move_with_their_length(la
 def open_tournament(lab, open_page):
     """A page whose visitor judges the tournament."""
     page = open_screen(lab, open_page, "Compare")
-    page.locator(".tournament > summary").click()
+    page.wait_for_function(OPEN_TOURNAMENT, polling=500)
     control(page, "tournament-next").click()
     page.wait_for_selector(".tournament [data-judged='0']")
     page.locator(".tournament .about").click()  # the focus is on no control
