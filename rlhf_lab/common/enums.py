@@ -107,3 +107,18 @@ class EventKind(StrEnum):
     SET = "set"
     SWITCH_REWARD = "switch_reward"
     NOTE = "note"
+
+
+class Opponent(StrEnum):
+    """With whose texts people compare those of the policy that is being trained."""
+
+    BASE = "base"
+    BEST = "best"  # the best earlier checkpoint
+
+
+class BrakeState(StrEnum):
+    """What people's answers say about a run (core/sequential_test.py)."""
+
+    PREFERRED = "preferred"  # people prefer the policy's texts to the base's
+    UNKNOWN = "unknown"
+    DECLINED = "declined"  # people prefer the texts of the base, or those of the best earlier checkpoint

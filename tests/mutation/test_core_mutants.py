@@ -4,7 +4,7 @@ from mutation_runner import Mutant, mutant_tests
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/reward_scaling.py"
-REFERENCE = "support/reference_formulas.py"
+REFERENCE, SEQUENTIAL = "support/reference_formulas.py", "core/sequential_test.py"
 
 # A table: two lines a row, not seven.
 # fmt: off
@@ -164,6 +164,32 @@ MUTANTS = [
            "test_explained_variance_by_hand"),
     Mutant(LOSSES, "rounding errors count as variance", "is_constant = returns_var <= rounding_var", "is_constant = returns_var <= 0",
            "test_explained_variance_of_constant_returns_is_zero"),
+    # --- core/sequential_test.py ---
+    Mutant(SEQUENTIAL, "wins and failures are exchanged", "[[1 - bet for bet in BETS], [1 + bet for bet in BETS]]",
+           "[[1 + bet for bet in BETS], [1 - bet for bet in BETS]]", "test_e_values_by_hand test_states"),
+    Mutant(SEQUENTIAL, "each bet has the whole capital", "start_weight(self.answers) / len(BETS)", "start_weight(self.answers)",
+           "test_e_values_by_hand test_the_expected_e_value_of_even_answers_is_one"),
+    Mutant(SEQUENTIAL, "a part waits one answer longer", "start_weight(self.answers) /", "start_weight(self.answers + 1) /",
+           "test_e_values_by_hand test_the_expected_e_value_of_even_answers_is_one"),
+    Mutant(SEQUENTIAL, "what has not begun to bet is left out", "self.stakes.sum(-1) + waiting_weight(self.answers)", "self.stakes.sum(-1)",
+           "test_the_expected_e_value_of_even_answers_is_one"),
+    Mutant(SEQUENTIAL, "a late decline has no stake of its own", "(self.stakes + start_weight(self.answers) / len(BETS)) *",
+           "(self.stakes + (self.answers == 0) / len(BETS)) *", "test_a_late_decline_is_noticed"),
+    Mutant(SEQUENTIAL, "capital overflows", "np.minimum(stakes, MAX_STAKE)", "stakes", "test_capital_is_bounded"),
+    Mutant(SEQUENTIAL, "the alarm bets on wins", "self.declined.after(np.logical_not(won))", "self.declined.after(won)", "test_states"),
+    Mutant(SEQUENTIAL, "the larger e-value alone is compared", "(base + best) / 2 >= THRESHOLD", "np.maximum(base, best) / 2 >= THRESHOLD",
+           "test_both_tests_together_stop_earlier"),
+    Mutant(SEQUENTIAL, "each test has the whole probability", "(base + best) / 2 >= THRESHOLD", "np.maximum(base, best) >= THRESHOLD",
+           "test_states"),
+    Mutant(SEQUENTIAL, "a stop does not last", "            if should_stop(evidence):\n                break\n", "",
+           "test_a_stop_lasts_and_early_wins_do_not_prevent_it"),
+    Mutant(SEQUENTIAL, "ties count as defeats", "        if answer.won is not None:\n",
+           "        answer = answer._replace(won=bool(answer.won))\n        if True:\n", "test_undecided_answers_change_nothing_but_what_was_read"),
+    Mutant(SEQUENTIAL, "PREFERRED by the best checkpoint", "evidence[Opponent.BASE].preferred.value", "evidence[Opponent.BEST].preferred.value",
+           "test_states"),
+    Mutant(SEQUENTIAL, "the better comparison is named", "worse_than = max(", "worse_than = min(", "test_the_worse_comparison_is_named"),
+    Mutant(SEQUENTIAL, "forecasts ignore the other opponent's share", "future[opponent] = future[opponent]", "future[Opponent.BASE] = future[Opponent.BASE]",
+           "test_forecasts_of_clear_trends"),
 ]
 # fmt: on
 
