@@ -124,15 +124,16 @@ def label_influences(gram: Float64, fit: DualFit, products: Float64) -> Float64:
     return influences
 
 
-def score_variance(gram: Float64, fit: DualFit, products: Float64, square_norm: float) -> float:
+def score_variance(gram: Float64, fit: DualFit, products: Float64, square_norm: Float64 | float) -> Float64:
     """The posterior variance of the score of a text, in the Laplace approximation (Rasmussen & Williams 2006, equation 3.24).
 
-    products: as for `label_influences`. square_norm: of the text's features. What no label says anything about keeps the prior's
-    variance, square_norm / ridge.
+    products: (N, ...), as for `label_influences`. square_norm: (...), of the text's features. What no label says anything about
+    keeps the prior's variance, square_norm / ridge. Returns (...).
     """
-    root = np.sqrt(fit.curvature)
-    explained = float((root * products) @ np.linalg.solve(scaled_system(gram, root, fit.ridge), root * products))
-    return max(0.0, square_norm - explained) / fit.ridge
+    scaled = (np.sqrt(fit.curvature) * products.T).T
+    explained = (scaled * np.linalg.solve(scaled_system(gram, np.sqrt(fit.curvature), fit.ridge), scaled)).sum(0)
+    variance: Float64 = np.maximum(0.0, square_norm - explained) / fit.ridge
+    return variance
 
 
 def log_loss(scores: Float64, targets: PreferenceTargets) -> float:

@@ -213,7 +213,7 @@ class InstantModel:
         pair_ids, signs = self._signed(self._labels, np.ones(len(self._labels)))
         gram, products = self._pairs.gram(pair_ids, signs), self._pairs.products(pair_ids, signs, features)
         influences = label_influences(gram, self._fit, products)
-        sd = score_variance(gram, self._fit, products, float(features @ features)) ** 0.5
+        sd = float(score_variance(gram, self._fit, products, float(features @ features))) ** 0.5
         by_vote = {label.vote_id: float(x) / spread for label, x in zip(self._labels, influences, strict=True)}
         return Explanation(float(features @ weights) / spread, 1.96 * sd / spread, by_vote)
 

@@ -5,6 +5,7 @@ from mutation_runner import Mutant, mutant_tests
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/reward_scaling.py"
 REFERENCE, SEQUENTIAL = "support/reference_formulas.py", "core/sequential_test.py"
+EVIDENCE = "core/evidence_budget.py"
 
 # A table: two lines a row, not seven.
 # fmt: off
@@ -190,6 +191,13 @@ MUTANTS = [
     Mutant(SEQUENTIAL, "the better comparison is named", "worse_than = max(", "worse_than = min(", "test_the_worse_comparison_is_named"),
     Mutant(SEQUENTIAL, "forecasts ignore the other opponent's share", "future[opponent] = future[opponent]", "future[Opponent.BASE] = future[Opponent.BASE]",
            "test_forecasts_of_clear_trends"),
+    # --- core/evidence_budget.py ---
+    Mutant(EVIDENCE, "scores instead of their squares", "fit.coefficients) ** 2", "fit.coefficients)", "test_one_label_by_hand"),
+    Mutant(EVIDENCE, "the variance is left out", "signal + float(score_variance(gram, fit, products, square_norms).mean())", "signal",
+           "test_one_label_by_hand test_it_rises_with_labels_that_agree_and_falls_with_those_that_do_not"),
+    Mutant(EVIDENCE, "0 / 0 for equal texts", "signal / total if total > 0 else 0.0", "signal / total if total >= 0 else 0.0",
+           "test_it_rises_with_labels_that_agree_and_falls_with_those_that_do_not"),
+    Mutant(EVIDENCE, "the budget ignores the evidence", "return full * reliability", "return full", "test_budget"),
 ]
 # fmt: on
 
