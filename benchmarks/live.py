@@ -1,7 +1,7 @@
 """Live runs, which train while people label: the tests that stop them, and the KL budget that grows with evidence.
 
     python benchmarks/live.py --simulate brake                    two minutes on one core
-    python benchmarks/live.py --simulate budget --runs 12         six minutes
+    python benchmarks/live.py --simulate budget                   four minutes
     python benchmarks/live.py --simulate brake budget --out FILE.json
 
 Simulations (`live_simulations.py`): their tables are printed as Markdown; --out writes them as JSON.
