@@ -163,6 +163,8 @@ def brake_forecasts(runs: int) -> list[Row]:
             for i in np.flatnonzero(times > count):
                 forecast = brake([Answer(Opponent.BASE, bool(w)) for w in won[i, :count]]).more_answers
                 pairs.append((math.inf if forecast is None else forecast, times[i] - count))
+            if not pairs:  # of a few runs, all may be decided
+                continue
             forecasts, actual = np.array(pairs).T
             row = Row(
                 {"win rate": rate, "answers": count, "unknown": len(pairs), "forecast": float(np.median(forecasts))}
