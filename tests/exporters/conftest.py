@@ -23,8 +23,8 @@ HOSTILE = (
 
 
 @pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
+def home(tmp_path, empty_home):
+    return shutil.copytree(empty_home, tmp_path / "home")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from rlhf_lab.store.database import Database
 
 
 @pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path / "home") as opened:
+def db(tmp_path, empty_home):
+    with Database.open(shutil.copytree(empty_home, tmp_path / "home")) as opened:
         yield opened
 
 

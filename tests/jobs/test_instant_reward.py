@@ -1,5 +1,6 @@
 """The instant reward model: its labels, its predictions of votes before learning them, and one fit for many votes."""
 
+import shutil
 import threading
 import uuid
 
@@ -21,8 +22,8 @@ WIDTH = 12  # two layers of six
 
 
 @pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path) as db:
+def db(tmp_path, empty_home):
+    with Database.open(shutil.copytree(empty_home, tmp_path, dirs_exist_ok=True)) as db:
         yield db
 
 

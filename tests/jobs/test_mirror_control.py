@@ -1,6 +1,7 @@
 """The operator sets up, takes over and ends the mirror of a lab while its page runs."""
 
 import json
+import shutil
 import stat
 
 import pytest
@@ -32,11 +33,8 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def home(tmp_path):
-    home = tmp_path / "home"
-    with Database.open(home) as db:
-        new_project(db)
-    return home
+def home(tmp_path, project_home):
+    return shutil.copytree(project_home, tmp_path / "home")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Background tasks: pairs are sampled ahead, judges continue, reward models are retrained, an engine is started for them."""
 
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -30,19 +31,20 @@ from rlhf_lab.store import (
     votes,
 )
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
 
 
 @pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path) as db:
+def db(tmp_path, project_home):
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         yield db
 
 
 @pytest.fixture
 def project(db):
-    return new_project(db)
+    return current_project(db)
 
 
 @pytest.fixture

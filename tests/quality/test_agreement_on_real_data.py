@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
@@ -23,8 +24,8 @@ pytestmark = [pytest.mark.real, pytest.mark.skipif(not REAL, reason="RLHF_LAB_RE
 
 
 @pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path / "home") as opened:
+def db(tmp_path, empty_home):
+    with Database.open(shutil.copytree(empty_home, tmp_path / "home")) as opened:
         yield opened
 
 

@@ -1,6 +1,7 @@
 """A lab without an engine, for the screens."""
 
 import asyncio
+import shutil
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -9,17 +10,15 @@ from gradio.context import LocalContext
 from support.page_requests import requests_of
 
 from rlhf_lab.jobs import engine_process
-from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.shared.presence import PRESENCE
 
 
 @pytest.fixture
-def ctx(tmp_path, monkeypatch):
+def ctx(tmp_path, project_home, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
-    with Database.open(tmp_path) as db:
-        new_project(db)
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         PRESENCE.clear()  # shared in this process: it contains visitors of earlier tests
         yield Context(tmp_path, db)
 

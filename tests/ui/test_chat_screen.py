@@ -1,5 +1,6 @@
 """The screen Chat: ownership of answers, deletion, and two answers as a pair."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -42,11 +43,10 @@ CONVERSATION = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A tale?\n\nAssistan
 
 
 @pytest.fixture
-def ctx(tmp_path, monkeypatch):
+def ctx(tmp_path, project_home, monkeypatch):
     """A multi-user lab with the labellers Ann and Bob."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
-    with Database.open(tmp_path) as db:
-        new_project(db)
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         add_person(db, "Ann")
         add_person(db, "Bob")
         yield Context(tmp_path, db).as_multi_user(open_to_all=False)

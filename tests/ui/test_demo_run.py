@@ -1,6 +1,7 @@
 """Demo mode on the page: what visitors can trigger and see, and that operator controls are closed to them."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,6 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import demo as demo_module
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
-from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
@@ -36,11 +36,10 @@ SETTINGS = {"steps": 4, "responses": 8, "tokens": 16}
 
 
 @pytest.fixture
-def ctx(tmp_path, monkeypatch):
+def ctx(tmp_path, project_home, monkeypatch):
     """A lab in demo mode where everybody may label; it has a reward model."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
-    with Database.open(tmp_path) as db:
-        new_project(db)
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         ctx = Context(tmp_path, db).as_multi_user(open_to_all=True).with_demo(DemoConfig(max_steps=10, max_queue=3))
         reward_model(ctx, accuracy_low=0.7, accuracy_high=0.9)
         yield ctx

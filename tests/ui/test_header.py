@@ -1,6 +1,7 @@
 """The header: what it shows of the lab, and one query of the store for many pages."""
 
 import dataclasses
+import shutil
 import time
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -30,9 +31,8 @@ from rlhf_lab.ui.train.start_run import api as start_run
 
 
 @pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path) as db:
-        new_project(db)
+def ctx(tmp_path, project_home):
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         yield Context(tmp_path, db)
 
 

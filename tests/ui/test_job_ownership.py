@@ -1,5 +1,6 @@
 """Texts and explanations belong to the person who requested them; texts of a blind test are hidden before they are judged."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +10,10 @@ from rlhf_lab.common.enums import JobKind, JobStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import erase_person_rows
+from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.compare import api as compare
@@ -27,11 +28,11 @@ NOT_YOURS = "belongs to somebody else"
 
 
 @pytest.fixture
-def ctx(tmp_path, monkeypatch):
+def ctx(tmp_path, project_home, monkeypatch):
     """A multi-user lab with the labellers Ann and Bob and reward model 1."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
-    with Database.open(tmp_path) as db:
-        project = new_project(db)
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
+        project = current_project(db)
         add_person(db, "Ann")
         add_person(db, "Bob")
         snapshot = LabelSnapshot((), "", Source.HUMAN)

@@ -5,6 +5,7 @@ import base64
 import gzip
 import hashlib
 import json
+import shutil
 import time
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
@@ -66,8 +67,8 @@ def hub():
 
 
 @pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path) as db:
+def db(tmp_path, empty_home):
+    with Database.open(shutil.copytree(empty_home, tmp_path, dirs_exist_ok=True)) as db:
         yield db
 
 

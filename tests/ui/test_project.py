@@ -1,5 +1,6 @@
 """Screen "Project" without a browser: list, model checks, creation with and without a download, operator, home folder."""
 
+import shutil
 import threading
 from dataclasses import asdict, replace
 
@@ -32,9 +33,8 @@ WAIT = 30.0
 
 
 @pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path / "home") as db:
-        new_project(db)
+def ctx(tmp_path, project_home):
+    with Database.open(shutil.copytree(project_home, tmp_path / "home")) as db:
         yield Context(tmp_path / "home", db)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -23,9 +24,8 @@ SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
 
 
 @pytest.fixture
-def ctx(tmp_path):
-    with Database.open(tmp_path / "home") as db:
-        new_project(db)
+def ctx(tmp_path, project_home):
+    with Database.open(shutil.copytree(project_home, tmp_path / "home")) as db:
         yield Context(tmp_path / "home", db)
 
 

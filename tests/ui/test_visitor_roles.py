@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import stat
 import time
 from dataclasses import replace
@@ -51,11 +52,10 @@ def visitor_of(access, cookie, **headers):
 
 
 @pytest.fixture
-def ctx(tmp_path, monkeypatch):
+def ctx(tmp_path, project_home, monkeypatch):
     monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
-    with Database.open(tmp_path) as db:
-        new_project(db)
+    with Database.open(shutil.copytree(project_home, tmp_path, dirs_exist_ok=True)) as db:
         yield Context(tmp_path, db).as_multi_user(open_to_all=False)
 
 
