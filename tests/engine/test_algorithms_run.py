@@ -15,11 +15,10 @@ from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import create_run, get_run
 from rlhf_lab.training.policy.ptx import PtxObjective
 
+#: One of each kind that the engine treats differently; `test_resuming_is_exact` of tests/training has every algorithm.
 CHANGES = {
     "ppo": {"value_trunk": "critic", "critic_init": "reward", "ptx_coef": 0.1, "ptx_batch": 2, "scale_scores": True},
-    "ppo_penalty": {},
     "grpo": {"group_size": 2},
-    "reinforce": {},
     "dpo": {"label_batch": 4},
     "sft": {"label_batch": 4},
     "rejection": {"label_batch": 4, "candidates": 2, "rounds": 1},

@@ -79,13 +79,13 @@ def written_elsewhere(home, run, **there):
     (run_folder(home, run) / run_lock.OWNER_FILE).write_text(json.dumps(names | {"host": "gpu-box"} | there))
 
 
-@pytest.mark.parametrize(("there", "here"), [("a", "b"), ("", "b"), ("a", ""), ("", "")])
-def test_a_run_of_another_machine_is_not_marked(db, home, run, process, monkeypatch, there, here):
-    monkeypatch.setattr(engine_process, "boot_id", lambda: here)
+def test_a_run_of_another_machine_is_not_marked(db, home, run, process, monkeypatch):
     end(process)
-    written_elsewhere(home, run, boot=there)
-    assert run_lock.mark_interrupted_runs(db, home) == []
-    assert status(db, run) is RunStatus.RUNNING
+    for there, here in (("a", "b"), ("", "b"), ("a", ""), ("", "")):
+        monkeypatch.setattr(engine_process, "boot_id", lambda here=here: here)
+        written_elsewhere(home, run, boot=there)
+        assert run_lock.mark_interrupted_runs(db, home) == []
+        assert status(db, run) is RunStatus.RUNNING
 
 
 def test_a_run_of_a_recreated_container_is_recognised_by_its_boot_id(db, home, run, process, monkeypatch):
@@ -125,13 +125,13 @@ def test_a_run_with_a_job_is_left_to_the_engine(db, home, run, process):
     assert queue.get_job(db, other.id).status == "queued"
 
 
-@pytest.mark.parametrize("ended", [RunStatus.DONE, RunStatus.FAILED, RunStatus.STOPPED])
-def test_ended_runs_are_not_marked(db, home, run, process, ended):
+def test_ended_runs_are_not_marked(db, home, run, process):
     end(process)
-    set_run_status(db, run, ended, "its own words")
-    assert run_lock.mark_interrupted_runs(db, home) == []
-    assert not run_lock._mark_interrupted(db, run)  # it ended between the check and the write
-    assert (status(db, run), get_run(db, run).message) == (ended, "its own words")
+    for ended in (RunStatus.DONE, RunStatus.FAILED, RunStatus.STOPPED):
+        set_run_status(db, run, ended, "its own words")
+        assert run_lock.mark_interrupted_runs(db, home) == []
+        assert not run_lock._mark_interrupted(db, run)  # it ended between the check and the write
+        assert (status(db, run), get_run(db, run).message) == (ended, "its own words")
 
 
 def test_one_process_writes_a_run(db, home, run, process, monkeypatch):

@@ -35,6 +35,7 @@ def names(home: Path) -> set[str]:
     return {path.name for path in home.iterdir()}
 
 
+@pytest.mark.parametrize("other_database", ["postgresql" if POSTGRES else "sqlite"], indirect=True)
 def test_page_commands_imports_and_engine_share_one_database(other_database, home, tmp_path, capsys):
     assert not lab_exists(home)
     ctx = Context.open(home)

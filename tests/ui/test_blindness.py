@@ -108,7 +108,7 @@ def test_no_vote_finds_out_which_pairs_exist_or_what_their_own_ids_are(ctx, monk
         screen.vote({"uuid": f"{number}-{i}", "pair_id": number, "choice": choice, "edit": text})["notice"]
         for number in numbers
         for i, text in enumerate(texts)
-        for choice in ("left", "skip")
+        for choice in (("left", "skip") if not i else ("left",))
     }
     notices = {notice.partition(" Your edited text was: ")[0] for notice in notices}
     assert notices == {

@@ -1,4 +1,7 @@
-"""Section "Import preferences" without a browser: only uploaded files are read, in a separate process."""
+"""Section "Import preferences" without a browser: only uploaded files are read, in a separate process.
+
+`test_processes_read_and_import` starts such processes; the other tests call what they run.
+"""
 
 import dataclasses
 import json
@@ -8,6 +11,7 @@ import pytest
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.errors import DataError
+from rlhf_lab.importers.__main__ import handle_request
 from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
@@ -24,8 +28,17 @@ def uploads(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def screen(ctx, calls, uploads):
+def screen_and_processes(ctx, calls, uploads):
     return calls(import_data, ctx)
+
+
+@pytest.fixture
+def screen(screen_and_processes, monkeypatch):
+    def run(request):
+        return json.loads(json.dumps(handle_request(json.loads(json.dumps(request)))))
+
+    monkeypatch.setattr(import_data, "run_in_subprocess", run)
+    return screen_and_processes
 
 
 @pytest.fixture
@@ -44,6 +57,13 @@ ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "goo
 
 
 MAPPED = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}}
+
+
+def test_processes_read_and_import(screen_and_processes, upload):
+    question = screen_and_processes.preview(upload(ROWS))["question"]
+    assert question["columns"] == ["question", "good", "bad"]
+    done = screen_and_processes.save(upload(ROWS) | MAPPED)
+    assert done["message"].startswith("Imported: 2 votes from my votes.jsonl, on ")
 
 
 def test_preview_mapping_and_import(screen, ctx, upload):
