@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.text import parse_foreign_json
-from rlhf_lab.importers.cells import is_blank, read_cell
+from rlhf_lab.importers.cells import is_empty_cell, read_cell
 
 T = TypeVar("T")
 CHOICE_WORDS = {
@@ -62,7 +62,7 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice], names: Mapping[
         value = Choice.TIE.value if len(choices) > 1 else value[0] if value else None
         custom_words = custom_words if value != Choice.TIE.value else {}
     word = normalize_cell(value, is_vote=True)
-    if is_blank(value) and word not in custom_words:
+    if is_empty_cell(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
     choice = choice_of_name(value, names) or choice_of_word(value, custom_words)
     if choice is None:

@@ -155,7 +155,7 @@ def read_cell(value: Any) -> Cell:
     if isinstance(value, str) and not _BRACKET_START.match(value):  # as nearly all texts
         return Cell(Kind.TEXT if value.strip() else Kind.BLANK, value, value)
     decoded, error = _decode(value) if isinstance(value, str) else (value, "")
-    if is_blank(value) or decoded in ([], {}):
+    if is_empty_cell(value) or decoded in ([], {}):
         return Cell(Kind.BLANK, value, decoded)
     try:
         messages = _find_messages(decoded, is_text=isinstance(value, str))
@@ -200,7 +200,7 @@ def is_printed_object(text: str) -> bool:
     )
 
 
-def is_blank(value: Any) -> bool:
+def is_empty_cell(value: Any) -> bool:
     """Whether a cell holds nothing: None, white space, or the NaN that pandas writes for a missing value."""
     if isinstance(value, float):
         return math.isnan(value)

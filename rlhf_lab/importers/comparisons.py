@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_lab.common.chat_format import ROLE_KEYS, UnreadableError, role_of
 from rlhf_lab.importers.cell_parsers import parse_bool, parse_int, parse_named, parse_number
-from rlhf_lab.importers.cells import ANSWER_KEYS, RANK_KEY, SCORE_KEYS, Kind, is_blank, one_result, read_cell
+from rlhf_lab.importers.cells import ANSWER_KEYS, RANK_KEY, SCORE_KEYS, Kind, is_empty_cell, one_result, read_cell
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
 Cells = dict[str, Any]
@@ -105,7 +105,7 @@ def pair_text_lists(chosen: str, rejected: str, is_paired: bool, cells: Cells) -
 def _one_text(cells: Cells, column: str) -> list[str]:
     """The text in a cell as a list; an empty list for any other cell."""
     text = cells.get(column)
-    return [text] if isinstance(text, str) and not is_blank(text) and read_cell(text).decoded is text else []
+    return [text] if isinstance(text, str) and not is_empty_cell(text) and read_cell(text).decoded is text else []
 
 
 def list_in(cells: Cells, column: str) -> list[Any]:
@@ -121,7 +121,7 @@ def _require_answers(cells: Cells, column: str) -> list[Any]:
 
 
 def _score_of_rank(rank: Any) -> float | None:
-    return None if is_blank(rank) else -parse_named(RANK_KEY, parse_number, rank)
+    return None if is_empty_cell(rank) else -parse_named(RANK_KEY, parse_number, rank)
 
 
 def _without(cells: Cells, *columns: str) -> Cells:
@@ -171,7 +171,7 @@ def split_tree(cells: Cells) -> Iterator[Cells]:
 def _is_ranked(message: Mapping[str, Any]) -> bool:
     return (
         message.get("role") == "assistant"
-        and not is_blank(message.get(RANK_KEY))
+        and not is_empty_cell(message.get(RANK_KEY))
         and not parse_named("deleted", parse_bool, message.get("deleted"))
     )
 
@@ -207,7 +207,7 @@ def pair_ranked_messages(rows: SourceRows) -> Iterator[SourceRow | RowError]:
 
 def _message_id(cells: Cells, column: str) -> str:
     """The id in a cell as a text, "" for none."""
-    return "" if is_blank(cells.get(column)) else str(cells[column])
+    return "" if is_empty_cell(cells.get(column)) else str(cells[column])
 
 
 def _thread(messages: Mapping[str, Cells], last: str) -> list[Cells]:

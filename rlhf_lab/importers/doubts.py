@@ -27,7 +27,7 @@ from rlhf_lab.importers.cell_parsers import (
     normalize_cell,
     read_number,
 )
-from rlhf_lab.importers.cells import Kind, is_blank, is_printed_object, is_rounds, read_cell
+from rlhf_lab.importers.cells import Kind, is_empty_cell, is_printed_object, is_rounds, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     CONVERSATION_NAMES,
@@ -172,7 +172,7 @@ def _hidden_parts(value: Any, meaning: str, column: str) -> str:
 def _prompt_alone(row: SourceRow, options: ParseOptions) -> str:
     """The stored prompt of a row; "" if it cannot be read, or has an input after it."""
     value, _ = _try_chat(options.mapping.value(row.cells, "prompt"), "prompt")
-    if not is_blank(options.mapping.value(row.cells, "input")):
+    if not is_empty_cell(options.mapping.value(row.cells, "input")):
         return ""
     try:
         return parse_prompt(normalize_transcript(value, is_prompt=True) if isinstance(value, str) else value)
@@ -446,7 +446,7 @@ def _is_whole_conversation(chosen: Any) -> bool:
 def _holds_text(value: Any) -> bool:
     """Whether a cell can hold a prompt: a text that is no number, or a list or an object with one."""
     if isinstance(value, str):
-        return not is_blank(value) and not is_number_or_bool(normalize_cell(value))
+        return not is_empty_cell(value) and not is_number_or_bool(normalize_cell(value))
     if isinstance(value, dict):
         value = list(value.values())
     return isinstance(value, list) and any(map(_holds_text, value))

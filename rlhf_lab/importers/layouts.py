@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from rlhf_lab.importers.cell_parsers import SIGNED_SCALE, name_key
-from rlhf_lab.importers.cells import Kind, is_blank, one_result, read_cell
+from rlhf_lab.importers.cells import Kind, is_empty_cell, one_result, read_cell
 from rlhf_lab.importers.column_mapping import (
     MEANINGS,
     ColumnMappingError,
@@ -165,7 +165,7 @@ def _has_layout(layout: Layout, columns: Sequence[str], rows: Sequence[SourceRow
         names = [name for name in columns if name.endswith(suffix)] if suffix != path else [path]
         names = [name for name in names if name.split(".", 1)[0] in columns or name in columns]
         cells = (cell_at(row.cells, name) for name in names for row in rows if isinstance(row, SourceRow))
-        if all(map(is_blank, cells)):
+        if all(map(is_empty_cell, cells)):
             return False
     return True
 
@@ -324,5 +324,5 @@ def _column_kinds(rows: Iterable[SourceRow | RowError]) -> dict[str, Kind]:
 
 def _decode_columns(columns: Sequence[str], cells: Cells) -> Iterator[Cells]:
     """The cells with lists of texts instead of their JSON, and the selected side instead of {"selected": side}."""
-    decoded = {name: read_cell(cells[name]).decoded for name in columns if not is_blank(cells.get(name))}
+    decoded = {name: read_cell(cells[name]).decoded for name in columns if not is_empty_cell(cells.get(name))}
     yield cells | {name: one_result(value).get("selected", value) for name, value in decoded.items()}

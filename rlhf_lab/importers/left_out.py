@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rlhf_lab.importers.cell_parsers import FALSE_WORDS, TRUE_WORDS, name_key, normalize_cell
-from rlhf_lab.importers.cells import is_blank
+from rlhf_lab.importers.cells import is_empty_cell
 from rlhf_lab.importers.column_mapping import MEANINGS, ColumnMappingError
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 
@@ -61,7 +61,7 @@ def leave_out_rows(
 
 def _reason(row: SourceRow, mapped: Collection[str]) -> str:
     """Why a row is left out, or ""."""
-    filled = {name: value for name, value in row.cells.items() if not is_blank(value)}
+    filled = {name: value for name, value in row.cells.items() if not is_empty_cell(value)}
     texts = [value for value in filled.values() if isinstance(value, str)]
     if len(texts) > 1 and len(texts) == len(filled):
         if all(_clean(value) == _clean(name) for name, value in filled.items()):
@@ -112,7 +112,7 @@ def leave_out_doubtful(
 
 
 def _word(value: Any) -> str:
-    return "" if is_blank(value) else normalize_cell(value).casefold()
+    return "" if is_empty_cell(value) else normalize_cell(value).casefold()
 
 
 def _doubtful_values(name: str, values: Collection[Any]) -> re.Pattern[str] | None:
@@ -134,7 +134,7 @@ def _doubtful_values(name: str, values: Collection[Any]) -> re.Pattern[str] | No
 
 def _is_other_header(row: SourceRow) -> bool:
     """Whether a table's row is the header of other columns: its cells differ, and most are names of columns."""
-    values = [_clean(value) for value in row.cells.values() if isinstance(value, str) and not is_blank(value)]
+    values = [_clean(value) for value in row.cells.values() if isinstance(value, str) and not is_empty_cell(value)]
     names = [value for value in values if value in USUAL_NAMES or value in map(_clean, row.cells)]
     is_header = 2 * len(names) > len(values) and len(names) > 1 and len(set(values)) == len(values)
     return row.strings_only and is_header

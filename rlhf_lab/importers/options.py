@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.importers.cell_parsers import choice_of_word, name_key, normalize_cell, parse_number, ticked_key
-from rlhf_lab.importers.cells import is_blank, read_cell
+from rlhf_lab.importers.cells import is_empty_cell, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMappingError, has_meaning
 from rlhf_lab.importers.parsed_rows import SourceRow
 
@@ -36,7 +36,7 @@ class Options:
     def expand(self, cells: dict[str, Any]) -> Iterator[dict[str, Any] | str]:
         """A row for each comparison: the columns of the first two texts hold the two that are compared."""
         texts = self.families[0]
-        present = [index for index, name in enumerate(texts) if not is_blank(cells.get(name))]
+        present = [index for index, name in enumerate(texts) if not is_empty_cell(cells.get(name))]
         others = {name for family in self.families for name in family}
         shared = {name: value for name, value in cells.items() if name not in others}
         votes = self._votes(cells, present) if self.vote else dict.fromkeys(itertools.combinations(present, 2))
@@ -76,7 +76,7 @@ class Options:
         word = normalize_cell(name)
         keys = [name_key(column) for column in self.families[0]]
         named = [[normalize_cell(cells.get(column)) for column in family] for family in self.families[1:]]
-        own = [family.index(word) for family in named if family.count(word) == 1 and not is_blank(word)]
+        own = [family.index(word) for family in named if family.count(word) == 1 and not is_empty_cell(word)]
         place = re.fullmatch(r"(?i)(?:[a-z]+[ _-]?)?([a-z]|\d{1,2})", word)
         index = keys.index(name_key(word)) if name_key(word) in keys else own[0] if own else None
         if index is None and place is not None:
@@ -96,7 +96,7 @@ def find_options(
     first = known.get("first") or next((name for name in columns if has_meaning(name, "first")), "")
     texts = _family(first, columns)
     rows = list(rows)
-    if len(texts) < 3 or not any(not is_blank(row.cells.get(name)) for row in rows for name in texts[2:]):
+    if len(texts) < 3 or not any(not is_empty_cell(row.cells.get(name)) for row in rows for name in texts[2:]):
         return None
     families = [_family(name, columns) for name in columns]
     same = [family for family in families if len(family) == len(texts) and family != texts]

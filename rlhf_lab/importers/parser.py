@@ -17,7 +17,7 @@ from rlhf_lab.importers.cell_parsers import (
     parse_choice_words,
     ticked_key,
 )
-from rlhf_lab.importers.cells import is_blank, read_cell
+from rlhf_lab.importers.cells import is_empty_cell, read_cell
 from rlhf_lab.importers.column_mapping import (
     CHOSEN_REJECTED,
     ColumnMapping,
@@ -190,7 +190,7 @@ def _unused_parts(mapping: ColumnMapping, rows: Iterable[SourceRow]) -> list[str
         for row in rows:
             value = row.cells.get(column)
             for key, item in value.items() if isinstance(value, dict) else ():
-                if (column, key) not in used and not is_blank(item) and item not in ([], {}):
+                if (column, key) not in used and not is_empty_cell(item) and item not in ([], {}):
                     parts[f"{column}.{key}"] = None
     return list(parts)
 

@@ -9,7 +9,7 @@ from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.csv_safety import unescape_formula
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.importers.cell_parsers import EMPTY_VALUES, normalize_cell, parse_named
-from rlhf_lab.importers.cells import Kind, is_blank, other_message_keys, parse_turns, read_cell
+from rlhf_lab.importers.cells import Kind, is_empty_cell, other_message_keys, parse_turns, read_cell
 from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED
 from rlhf_lab.importers.parsed_rows import SourceRow
 from rlhf_lab.importers.remedies import map_option
@@ -58,7 +58,7 @@ class RowCells:
     def response(self, meaning: str) -> Any:
         """One of the two texts; None if it is missing. CSV has no null: only in an export of a lab is an empty cell a text."""
         value = self.value(meaning)
-        return None if self.row.strings_only and not self.is_own_export and is_blank(value) else value
+        return None if self.row.strings_only and not self.is_own_export and is_empty_cell(value) else value
 
     def parse(self, meaning: str, parse_cell: Any, *args: Any) -> Any:
         value = self.response(meaning) if meaning in RESPONSE_MEANINGS else self.value(meaning)
@@ -230,9 +230,9 @@ def _is_text_list(value: Any) -> bool:
 
 
 def _parse_optional_text(value: Any) -> str:
-    return "" if is_blank(value) else chat_format.require_text(chat_format.join_parts(value))
+    return "" if is_empty_cell(value) else chat_format.require_text(chat_format.join_parts(value))
 
 
 def _parse_earlier_turns(value: Any) -> chat_format.Chat:
-    turns = [] if is_blank(value) else parse_turns(value)
+    turns = [] if is_empty_cell(value) else parse_turns(value)
     return chat_format.validate_chat(turns) if turns else []

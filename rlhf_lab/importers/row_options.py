@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.importers.cell_parsers import choice_of_word, is_number_or_bool, name_key, normalize_cell
-from rlhf_lab.importers.cells import is_blank, read_cell
+from rlhf_lab.importers.cells import is_empty_cell, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMapping, cell_at
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, SourceRow
 from rlhf_lab.importers.text_names import NameColumns
@@ -96,13 +96,13 @@ def _names_of(sides: Iterable[tuple[Any, Any]]) -> dict[str, Choice]:
     for first, second in [*((a.casefold(), b.casefold()) for a, b in names), *names]:
         if first != second:
             named |= {first: Choice.FIRST, second: Choice.SECOND}
-    return {name: choice for name, choice in named.items() if not is_blank(name) and name.lower() != "none"}
+    return {name: choice for name, choice in named.items() if not is_empty_cell(name) and name.lower() != "none"}
 
 
 def votes_in(row: SourceRow, mapping: ColumnMapping) -> list[Any]:
     """The votes of a row as they are written."""
     cells = [read_cell(cell_at(row.cells, column)).decoded for column in mapping.vote_columns]
-    return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell]) if not is_blank(item)]
+    return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell]) if not is_empty_cell(item)]
 
 
 def _ids_beside(row: SourceRow, column: str) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from rlhf_lab.importers.cell_parsers import (
     parse_timestamp,
     parse_token_ids,
 )
-from rlhf_lab.importers.cells import is_blank, read_cell
+from rlhf_lab.importers.cells import is_empty_cell, read_cell
 from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, TWO_TEXTS_AND_VOTE, cell_at
 from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
@@ -59,7 +59,7 @@ def _vote_beside_chosen(cells: RowCells) -> Choice | None:
     or it is a tie.
     """
     value = cells.value("choice")
-    if is_blank(value):
+    if is_empty_cell(value):
         return None
     try:
         words, names = ({}, {}) if cells.is_own_export else (cells.options.choices, cells.options.names_in(cells.row))
@@ -152,7 +152,7 @@ def _parse_two_texts(cells: RowCells) -> list[ParsedVote]:
     votes = []
     for name in mapping.annotator_columns:
         value = cell_at(cells.row.cells, name)
-        if is_blank(value):
+        if is_empty_cell(value):
             continue
         choice = parse_named(name, parse_choice, value, cells.options.choices, cells.options.names_in(cells.row))
         votes.append(_make_vote(cells, prompt, *completions, choice, annotator=name))

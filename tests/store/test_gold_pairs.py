@@ -237,9 +237,7 @@ def test_one_of_eight_labellers_who_knows_where_each_text_comes_from_cannot_tell
     last_ordinary = max(i for i, pair_id in enumerate(order) if origin[pair_id] == secret and pair_id not in gold)
     shown_gold = [i for i, pair_id in enumerate(order) if pair_id in gold]
     assert shown_gold
-    assert (
-        shown_gold[-1] < last_ordinary + 8 * (overlap - 1) + 1
-    )  # the round of one that was drawn before is completed
+    assert shown_gold[-1] < last_ordinary + 8 * (overlap - 1) + 1  # the round of one that was drawn before is completed
 
 
 def test_a_gold_pair_takes_the_place_of_one_of_the_same_origin_only(db, project, monkeypatch):

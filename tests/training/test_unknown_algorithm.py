@@ -52,6 +52,14 @@ def test_an_update_of_an_offline_algorithm_without_a_record(llama_folder):
         trainer.update_on_texts()
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo_penalty", "reinforce"])  # one of each loss
+def test_fixed_texts_are_not_learnt_by_a_loss_of_rollouts(llama_folder, algorithm):
+    trainer = tiny_models.learner(llama_folder, "sft")
+    object.__setattr__(trainer.state.config, "algorithm", algorithm)
+    with pytest.raises(TrainingError, match=f"{algorithm} learns from rollouts, not from fixed texts"):
+        trainer.update_on_texts()
+
+
 @pytest.mark.parametrize("algorithm", algorithm_names.OFFLINE_ALGORITHMS)
 def test_fixed_texts_have_no_advantages_and_no_policy_loss(algorithm):
     config = PolicyConfig.for_algorithm(algorithm)

@@ -1,6 +1,5 @@
 """The screen Train without a browser: its controls, invalid requests, and no import of torch."""
 
-
 import pytest
 from fake_runs import SCORE, a_run, reward_model, step
 

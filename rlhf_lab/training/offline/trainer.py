@@ -118,29 +118,33 @@ class OfflineTrainer(PolicyTrainer):
         return self.update_on_texts() | limit_update(state, old, start, rounding_kl(state, old, start))
 
     def update_on_texts(self) -> dict[str, float]:
-        """One update on the step's pairs or texts."""
+        """One update on the step's pairs or texts. Raises TrainingError for a loss of rollouts."""
         state, config = self.state, self.state.config
-        is_pairwise, chooses_samples = (
-            config.spec.loss == "direct_preference",
-            config.spec.learns_from == "best_samples",
-        )
-        if chooses_samples:
+        if config.spec.learns_from == "best_samples":
             texts, round_, in_round = state.chosen_texts, *divmod(state.steps_done, config.updates_per_round)
             order: tuple[str | int, ...] = ("kept texts", round_)
         else:
             texts, in_round, order = self.texts, state.steps_done, ("labels",)
-        count = len(self.pairs) if is_pairwise else len(texts)
+        count = len(self.pairs) if config.spec.loss == "direct_preference" else len(texts)
         size = min(config.label_batch, count)
         indices = shuffled_indices(range(in_round * size, (in_round + 1) * size), count, config.seed, *order)
-        if is_pairwise:
-            if self._reference is None:
-                self._reference = reference_sums(state, self.pairs)
-            metrics = preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
-        else:
-            weights = None if chooses_samples else [self.text_weights[i] for i in indices]
-            metrics = imitation_update(state, [texts[i] for i in indices], weights)
+        metrics = self._update(texts, indices)
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
+
+    def _update(self, texts: list[ChosenText], indices: list[int]) -> dict[str, float]:
+        state, config = self.state, self.state.config
+        match config.spec.loss:
+            case "direct_preference":
+                if self._reference is None:
+                    self._reference = reference_sums(state, self.pairs)
+                return preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
+            case "likelihood":
+                is_weighted = config.spec.learns_from == "labels"
+                weights = [self.text_weights[i] for i in indices] if is_weighted else None
+                return imitation_update(state, [texts[i] for i in indices], weights)
+            case "ratio" | "ratio_and_penalty" | "log_probability":
+                raise TrainingError(f"{config.algorithm} learns from rollouts, not from fixed texts.")
 
     def measure_policy(self) -> tuple[dict[str, float], OldPolicy]:
         """Score, KL, entropy and length of the policy's responses to a step's prompts, and the responses."""
