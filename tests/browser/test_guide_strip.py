@@ -11,7 +11,7 @@ def test_the_guide_leads_to_the_next_action_until_it_is_hidden(lab, open_page):
     guide = page.locator(".lab-header .guide")
     expect(guide.locator("li")).to_have_text(["Label", "Reward model", "Train", "Compare"])
     expect(guide.locator("[aria-current=step]")).to_have_text("Label")
-    expect(guide.locator(".introduction")).to_contain_text("People choose the better of two texts")
+    expect(guide.locator(".introduction")).to_contain_text("Your choices teach a language model")
     expect(guide.locator("b")).to_have_text("10 more labels for a reward model")
     expect(control(page, "guide-next")).to_have_count(0)  # its tab is open
     press_key(page, "1")

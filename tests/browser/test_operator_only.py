@@ -1,4 +1,4 @@
-"""Controls for the operator only: disabled with a notice for labellers and viewers, enabled for the operator.
+"""Controls for the operator only: hidden from labellers and viewers, with a notice; enabled for the operator.
 
 The lab has an active and a stopped run, a blind test, an import and two projects, so that every control exists.
 """
@@ -39,7 +39,9 @@ OPERATOR_CONTROLS = {
     "Reward model": ["train", "source"],
     "Project": ["project-rename", "project-temperature", "project-length", "project-open", "project-delete", "stop-engine"],
 }  # fmt: skip
-#: Elements that others do not see at all.
+#: Of these, values that others read: disabled.
+READABLE = ("run-rename", "project-rename", "project-temperature", "project-length")
+#: Further elements that others do not see.
 HIDDEN_FROM_OTHERS = {
     "Label": [".talks"],
     "Train": [],
@@ -130,12 +132,12 @@ CONTROL_COUNTS = """what => {
     return [found.length > 0, found.filter((one) => !one.matches(':disabled')).length]; }"""
 
 
-def expect_disabled(page, what: str) -> None:
-    """A control is visible and disabled for mouse, keyboard and screen readers."""
+def expect_unusable(page, what: str) -> None:
+    """A control is hidden, or a value that can only be read: disabled for mouse, keyboard and screen readers."""
     control = first_control(page, what)
     expect(control).to_be_disabled()
-    expect(control).to_be_visible()
-    assert page.evaluate(CONTROL_COUNTS, what) == [True, 0], what
+    expect(control).to_be_visible(visible=what in READABLE)
+    assert page.evaluate(CONTROL_COUNTS, what) == [what in READABLE, 0], what
     assert control.evaluate("node => { node.focus(); node.click(); return document.activeElement !== node; }"), what
     assert first_control(page, what).evaluate("node => getComputedStyle(node).cursor") != "pointer", what
 
@@ -167,7 +169,7 @@ def is_action(url: str) -> bool:
     return "/run/predict" in url or url.rpartition("/lab-api/")[2] in ACTIONS
 
 
-def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, open_page):
+def test_a_labeller_sees_a_notice_in_place_of_the_operators_controls(multi_user_lab, open_page):
     page = join_as(multi_user_lab, open_page, "Ann")
     sent = []
     page.on("request", lambda request: sent.append(request.url) if is_action(request.url) else None)
@@ -181,7 +183,7 @@ def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, 
                 expect_enabled(page, what)
         before = len(sent)
         for what in OPERATOR_CONTROLS.get(name, []):
-            expect_disabled(page, what)
+            expect_unusable(page, what)
         assert len(sent) == before, name
         for what in HIDDEN_FROM_OTHERS.get(name, []):
             expect(page.locator(what).first).to_be_hidden()
@@ -208,7 +210,7 @@ def leave_status_unanswered(page) -> list:
 def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, open_page):
     for page, check in (
         (enter_as_operator(multi_user_lab, open_page), expect_enabled),
-        (join_as(multi_user_lab, open_page, "Cid"), expect_disabled),
+        (join_as(multi_user_lab, open_page, "Cid"), expect_unusable),
     ):
         requests = leave_status_unanswered(page)
         page.reload()
@@ -226,7 +228,7 @@ def test_everything_is_enabled_until_the_visitor_is_no_longer_operator(multi_use
     cookies = page.context.cookies()
     page.context.clear_cookies()
     for what in ("pause", "start-open", "set-lr"):
-        expect_disabled(page, what)
+        expect_unusable(page, what)
     expect(page.locator(".lab-only", has_text=NOTICES["Train"])).to_be_visible()
     expect(page.locator("body.lab-guest")).to_have_count(1)
     assert page.locator(".toast-body").count() == 0
@@ -237,9 +239,9 @@ def test_everything_is_enabled_until_the_visitor_is_no_longer_operator(multi_use
 def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_lab, open_page):
     page = join_as(multi_user_lab, open_page, "Bob")
     go_to(page, "Runs & data")
-    expect_disabled(page, "run-delete")
+    expect_unusable(page, "run-delete")
     go_to(page, "Project")
-    expect_disabled(page, "stop-engine")
+    expect_unusable(page, "stop-engine")
     page.evaluate("window.unchanged = true")
     first_control(page, "secret").fill(access_keys(multi_user_lab)["operator"])
     first_control(page, "secret-enter").click()

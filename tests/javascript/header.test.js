@@ -6,6 +6,8 @@ import {
   downloadText,
   intervalText,
   machineText,
+  runKey,
+  runNews,
   savedText,
   unsavedText,
   withScreenFigures,
@@ -64,6 +66,22 @@ test('the accuracy names its labels where there are both kinds', () => {
 test('device and memory', () => {
   assert.equal(machineText({ engine: { device: 'cpu', memory_mib: 512 } }), 'cpu · 537 MB');
   assert.equal(machineText({ engine: { device: '', memory_mib: null } }), '');
+});
+
+test('people who label are told that training has started, and that it has ended', () => {
+  const trains = { id: 4, is_training: true };
+  const ended = { id: 4, is_training: false };
+  const news = (run, known, seen = null, more = {}) =>
+    runNews({ run, is_operator: false, may_label: true, ...more }, known, seen);
+  assert.equal(news(null, 0), '');
+  assert.equal(news(trains, 4), 'Training has started.');
+  assert.equal(news(trains, 4, runKey(trains)), '');
+  assert.equal(news(ended, 4, runKey(trains)), 'Training has ended.');
+  assert.equal(news(ended, 4), 'Training has ended.');
+  assert.equal(news(ended, 4, runKey(ended)), '');
+  assert.equal(news(ended, 3), ''); // it had ended before this page was opened
+  assert.equal(news(trains, 4, null, { is_operator: true }), '');
+  assert.equal(news(trains, 4, null, { may_label: false }), '');
 });
 
 test('the copy on the Hub', () => {

@@ -12,6 +12,7 @@ from rlhf_lab.ui.compare.blind_results import (
     group_preference_sentence,
     left_out_note,
     preference_sentence,
+    preferred_share,
 )
 
 
@@ -36,6 +37,17 @@ def test_no_difference_found_means_none_or_too_few_pairs():
     assert preference_sentence(none, names) == (
         "like both as often: 1 of 2 decided pairs each. 2 decided pairs are too few to tell."
     )
+
+
+def test_the_large_figure_counts_the_answers_of_everybody():
+    names, first, second, tie = ["base model", "run 1, step 40"], Choice.FIRST, Choice.SECOND, Choice.TIE
+    assert preferred_share([{0: second, 1: tie}, {0: second, 1: first}], names) == (
+        "67 %", "for run 1, step 40 in 3 decided answers",
+    )  # fmt: skip
+    assert preferred_share([{0: first, 1: Choice.SKIP}], names) == ("100 %", "for the base model in 1 decided answer")
+    assert preferred_share([{0: first}, {0: second}], names) == ("50 %", "for each model in 2 decided answers")
+    assert preferred_share([{0: tie}], names) is None
+    assert preferred_share([], names) is None
 
 
 def test_pairs_that_nobody_judges_are_explained():

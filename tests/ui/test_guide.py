@@ -114,6 +114,18 @@ def test_a_run_is_watched_then_compared(ctx, status, step, expected):
     assert shown(ctx) == expected
 
 
+def test_a_labeller_who_opens_train_is_not_asked_for_labels_while_a_run_trains(ctx):
+    add_model(ctx)
+    run = add_run(ctx, RunStatus.RUNNING, 7)
+    assert shown(ctx, Role.LABELLER, tab="train") == ("Train", "run 1 step 7 of 40", "Watch the run")
+    assert guide(ctx, Role.LABELLER, tab="train")["steps"] == ("Label", "Train", "Compare")
+    assert shown(ctx, Role.LABELLER, tab="label")[0] == "Label"
+    assert guide(ctx, Role.LABELLER, tab="label")["steps"] == ("Label", "Compare")
+    with ctx.db.write() as conn:
+        update_run(conn, run.id, status=RunStatus.DONE)
+    assert shown(ctx, Role.LABELLER, tab="train")[0] == "Label"
+
+
 def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
     add_model(ctx)
     add_run(ctx)

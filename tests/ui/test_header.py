@@ -19,7 +19,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.scheduler import no_pair_message
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
-from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.store.runs import create_run, set_run_status, update_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.header import api as header
@@ -85,6 +85,27 @@ def test_a_run_is_named_with_its_step(ctx):
         "device": "cpu", "memory_mib": 512.0, "is_working": True,
     }  # fmt: skip
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+
+
+@pytest.mark.parametrize(
+    ("status", "step", "is_training"),
+    [
+        (RunStatus.QUEUED, 0, None),
+        (RunStatus.RUNNING, 0, True),
+        (RunStatus.PAUSED, 3, True),
+        (RunStatus.DONE, 40, False),
+        (RunStatus.FAILED, 3, False),
+        (RunStatus.STOPPED, 0, None),
+    ],
+)
+def test_a_run_that_has_begun_trains_or_has_ended(ctx, status, step, is_training):
+    run = create_run(ctx.db, ctx.project.id, None, "r", config={}, manifest={}, total_steps=40)
+    with ctx.db.write() as conn:
+        update_run(conn, run.id, status=status, step=step)
+    expected = None if is_training is None else {"id": run.id, "is_training": is_training}
+    assert header.state(ctx)["run"] == expected
+    new_project(ctx.db, name="Another")
+    assert header.state(ctx)["run"] is None
 
 
 def test_the_accuracy_is_that_of_the_reward_model_which_a_run_learns_from(ctx, calls):

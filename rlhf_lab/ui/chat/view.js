@@ -2,7 +2,7 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
 import { requests } from '../shared/api.js';
-import { actionButton, conversationView, fillProposed, withCut } from '../shared/dom.js';
+import { actionButton, conversationView, fillProposed, textView, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -375,7 +375,7 @@ function answerView(label, answer, firstAt) {
     ${
       answer?.error
         ? html`<p class="lab-notice bad" role="alert">${answer.error}</p>`
-        : withCut(html`<p class="lab-text" dir="auto">${text}</p>`, answer?.cut)
+        : withCut(textView(text), answer?.cut)
     }
   </article>`;
 }

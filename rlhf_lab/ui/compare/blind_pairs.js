@@ -257,15 +257,15 @@ export class BlindPairs {
   // The pair on screen. head, others: contents of the rows above and below it.
   pairView(head, others) {
     const { pair } = this.state;
-    const side = (choice, other, key) =>
+    const side = (choice, other, label, key) =>
       html`<div class="lab-card side ${choice}">
         ${markedDiff(pair[other], pair[choice] || '(nothing)', 'lab-scroll')}
-        ${this.choiceButton(choice, 'This one', key)}
+        ${this.choiceButton(choice, label, key)}
       </div>`;
     return html`<div class="lab-row">${head}</div>
       ${promptView(pair.turns, 'asked lab-scroll')}
-      <div class="sides">${side('left', 'right', '1')} ${side('right', 'left', '2')}</div>
-      <div class="lab-row">${this.choiceButton('tie', 'No difference', '0')} ${others}</div>`;
+      <div class="sides">${side('left', 'right', 'First is better', '1')} ${side('right', 'left', 'Second is better', '2')}</div>
+      <div class="lab-row">${this.choiceButton('tie', 'Equally good', '0')} ${others}</div>`;
   }
 
   choiceButton(choice, label, key) {

@@ -39,6 +39,9 @@ class TestRow(TypedDict):
 
 
 class TestOutcome(TypedDict):
+    """figure: the preferred model's share of the decided answers, and what it is; None without one."""
+
+    figure: tuple[str, str] | None
     sentences: list[str]
     rows: list[TestRow]
 
@@ -50,6 +53,11 @@ class BlindPair(NamedTuple):
     first: str
     second: str
     scores: tuple[float, float] | None
+
+    @property
+    def has_equal_texts(self) -> bool:
+        """Such a pair is not judged."""
+        return self.first == self.second
 
 
 class ChoiceCounts(NamedTuple):
@@ -94,7 +102,7 @@ def left_out_note(job: Job, pairs: dict[int, BlindPair]) -> str:
     """Why fewer pairs are judged than were asked for: prompts that were too long for the model, and equal texts. "" for none."""
     skipped = len(prompts_of_test(job)) - len(pairs)
     too_long = prompts_skipped_message(skipped, int(job.payload.get("max_new_tokens", 0)))
-    equal = sum(pair.first == pair.second for pair in pairs.values())
+    equal = sum(pair.has_equal_texts for pair in pairs.values())
     same = f"{pluralize(equal, 'pair')} left out: both models wrote the same text" if equal else ""
     return " ".join(f"{note}." for note in (too_long, same) if note)
 
@@ -157,7 +165,22 @@ def test_outcome(
         }
         for position in sorted(own_answers)
     ]
-    return {"sentences": sentences, "rows": rows}
+    return {"figure": preferred_share(all_answers, names), "sentences": sentences, "rows": rows}
+
+
+def preferred_share(all_answers: list[dict[int, Choice]], names: list[str]) -> tuple[str, str] | None:
+    """("78 %", "for run 1, step 40 in 18 decided answers"), of everybody together; None if nobody decided."""
+    counts = count_choices(choice for choices in all_answers for choice in choices.values())
+    decided, wins = counts.first + counts.second, max(counts.first, counts.second)
+    if not decided:
+        return None
+    winner = names[0] if wins == counts.first else names[1]
+    preferred = "each model" if counts.first == counts.second else _with_article(winner)
+    return f"{100 * wins / decided:.0f} %", f"for {preferred} in {pluralize(decided, 'decided answer')}"
+
+
+def _with_article(model: str) -> str:
+    return f"the {model}" if model.startswith("base") else model
 
 
 def count_choices(choices: Iterable[Choice]) -> ChoiceCounts:
@@ -205,7 +228,6 @@ def outcome_sentence(
         return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}.{note}"
     wins = max(counts.first, counts.second)
     winner = names[0] if wins == counts.first else names[1]
-    article = "the " if winner.startswith("base") else ""
     share, chance_note = f"{100 * wins / decided:.0f} %", ""
     if interval is None:
         share += f"; an interval needs at least {MIN_CLUSTERS} pairs"
@@ -214,7 +236,7 @@ def outcome_sentence(
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
         if low <= 0.5:
             chance_note = f" This may be chance: the interval contains 50 %.{no_difference_note(trials, low, high)}"
-    return f"{verb} {article}{winner} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
+    return f"{verb} {_with_article(winner)} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
 
 
 def no_difference_note(trials: int | None, low: float, high: float) -> str:

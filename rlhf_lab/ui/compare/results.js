@@ -1,7 +1,7 @@
 // @ts-check
 // The texts of a comparison: a column for each model, with changed words marked.
 import { markedDiff } from '../shared/diff.js';
-import { promptView, withCut } from '../shared/dom.js';
+import { promptView, textView, withCut } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -51,20 +51,18 @@ function textCell(item, c, i) {
   }
   if (column.texts[i] === undefined) return html`<div class="text"></div>`;
   return html`<div class="text" data-column-name=${item.labels[c]}>
-    ${column.note && !i ? html`<p class="muted">${column.note}</p>` : null} ${textView(item, c, i)}
+    ${column.note && !i ? html`<p class="muted">${column.note}</p>` : null} ${answerText(item, c, i)}
     <div class="lab-row badges">${badges(column, i, item.judge)}</div>
   </div>`;
 }
 
-function textView(item, c, i) {
+function answerText(item, c, i) {
   const [first, column] = [item.columns[0], item.columns[c]];
   const text = column.texts[i];
   if (text === '') return html`<p class="muted">(it wrote nothing)</p>`;
   const base = first.texts?.[i];
   const isComparable = c > 0 && column.best_of === 1 && first.best_of === 1 && base !== undefined;
-  const view = isComparable
-    ? markedDiff(base, text, 'lab-scroll')
-    : html`<p class="lab-text lab-scroll" dir="auto">${text}</p>`;
+  const view = isComparable ? markedDiff(base, text, 'lab-scroll') : textView(text, 'lab-scroll');
   return withCut(view, column.cut[i]);
 }
 

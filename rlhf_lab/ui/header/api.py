@@ -17,9 +17,10 @@ from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_model_list import list_reward_models
-from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
+from rlhf_lab.ui.run_views.run_summary import select_run
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.glossary import definitions
@@ -48,9 +49,10 @@ ENGINE_LABELS = {
 
 
 class StatusQuery(Payload):
-    """guide: whether the page shows it."""
+    """guide: whether the page shows it. tab: the open one, as in the page's address."""
 
     guide: bool = True
+    tab: str = ""
 
 
 class HeaderReward(TypedDict):
@@ -83,6 +85,13 @@ class HeaderJob(TypedDict):
     progress: float
     show_percent: bool
     eta_s: float | None
+
+
+class HeaderRun(TypedDict):
+    """A run of the open project that has begun. is_training: it trains, or is paused."""
+
+    id: int
+    is_training: bool
 
 
 class HeaderDemo(TypedDict):
@@ -123,6 +132,7 @@ class HeaderState(TypedDict):
     reward: HeaderReward | None
     engine: HeaderEngine
     job: HeaderJob | None
+    run: HeaderRun | None
     demo: HeaderDemo | None
     startup: HeaderStartup | None
     mirror: HeaderMirror | None
@@ -159,7 +169,7 @@ def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
     if query.guide:
         progress = ctx.cache.get("guide", CACHED_S, lambda: progress_of(ctx))
         role = Role.OPERATOR if is_operator else Role.LABELLER if may_label else Role.VIEWER
-        guide = guide_view(progress, role, name, is_demo=ctx.demo is not None)
+        guide = guide_view(progress, role, name, is_demo=ctx.demo is not None, tab=query.tab)
     can_invite = is_operator and ctx.access.is_multi_user
     return {**shared, "is_operator": is_operator, "may_label": may_label, "can_invite": can_invite, "guide": guide}
 
@@ -193,6 +203,7 @@ def state(ctx: Context) -> HeaderState:
         } if row else None,
         "engine": _engine_view(engine, job is not None),
         "job": _job_view(ctx, job) if job else None,
+        "run": _run_view(ctx),
         "demo": {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()} if ctx.demo else None,
         "startup": _startup_view(ctx),
         "mirror": _mirror_view(ctx),
@@ -230,6 +241,12 @@ def _job_view(ctx: Context, job: Job) -> HeaderJob:
     return {
         "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,
     }  # fmt: skip
+
+
+def _run_view(ctx: Context) -> HeaderRun | None:
+    run = select_run(runs(ctx.db, ctx.project.id), None)
+    is_training = run is not None and run.status in (RunStatus.RUNNING, RunStatus.PAUSED)
+    return {"id": run.id, "is_training": is_training} if run and (is_training or run.step) else None
 
 
 def _startup_view(ctx: Context) -> HeaderStartup | None:

@@ -72,3 +72,13 @@ export function downloadText({ downloaded_bytes: bytes, total_bytes: total, eta_
   if (!total) return '';
   return `${formatBytes(bytes)} of ${formatBytes(total)}${timeLeftText(seconds, bytes / total)}`;
 }
+
+// What a person who labels is told of the newest run. known: the last run that trained while this page was open; seen:
+// the run, and whether it trained, as they saw it.
+/** @param {HeaderStatus} status @param {number} known @param {string | null} seen */
+export function runNews({ run, is_operator: isOperator, may_label: mayLabel }, known, seen) {
+  if (!run || isOperator || !mayLabel || seen === runKey(run)) return '';
+  if (run.is_training) return 'Training has started.';
+  return run.id === known ? 'Training has ended.' : '';
+}
+export const runKey = (run) => JSON.stringify(run);

@@ -8,8 +8,11 @@ import { currentTab, openTab, slugOf } from '../shared/session.js';
 
 const HIDDEN = 'rlhf-lab-guide-hidden'; // in localStorage, for good
 const VISITED = 'rlhf-lab-visited';
-export const INTRODUCTION =
-  'People choose the better of two texts, a reward model learns their taste, and a language model learns to please it.';
+// On a phone only its first part is shown.
+export const introduction = () =>
+  html`<p class="introduction">Your choices teach a language model<span class="rest"
+    >: a reward model learns your taste from them, and the language model learns to please it</span
+  >.</p>`;
 
 export const isGuideHidden = () => localStorage.getItem(HIDDEN) !== null;
 export const isFirstVisit = localStorage.getItem(VISITED) === null && !isGuideHidden();
@@ -41,7 +44,7 @@ export class Guide {
     const next = html`<button
       type="button" class="lab-button lab-main small" data-do="guide-next" onclick=${() => openTab(present)}
     >${button}</button>`;
-    return html`${isFirstVisit && tab === 'label' && html`<p class="introduction">${INTRODUCTION}</p>`}
+    return html`${isFirstVisit && tab === 'label' && introduction()}
       <ol>${steps.map(step)}</ol>
       <span class="missing"><b>${note}</b> ${isThere && html`<span class="hint">${hint}</span>`}</span>
       ${!isThere && next}

@@ -149,8 +149,11 @@ def _newest_test(ctx: Context) -> BlindTestProgress | None:
     return BlindTestProgress(test.created_at, pair_texts(*jobs), answers(ctx.db, test.id), has_ended)
 
 
-def guide_view(progress: ProjectProgress, role: Role, annotator: str, *, is_demo: bool = False) -> HeaderGuide:
-    """annotator: "" for a viewer. is_demo: labellers train and start runs, too."""
+def guide_view(
+    progress: ProjectProgress, role: Role, annotator: str, *, is_demo: bool = False, tab: str = ""
+) -> HeaderGuide:
+    """annotator: "" for a viewer. is_demo: labellers train and start runs, too. tab: the open one; under Train a labeller watches
+    the run, if there is one."""
     has_all_steps = role is Role.OPERATOR or (is_demo and role is Role.LABELLER)
     remaining = progress.test.remaining(annotator) if progress.test else 0
     if has_all_steps:
@@ -159,12 +162,14 @@ def guide_view(progress: ProjectProgress, role: Role, annotator: str, *, is_demo
             action = _comparison_action(progress, remaining)
         action = action or (_judging(remaining) if remaining else _labelling(progress))
     elif role is Role.LABELLER:
-        action = _judging(remaining) if remaining else _labelling(progress)
+        watching = _watching(progress.runs) if tab == "train" else None
+        action = watching or (_judging(remaining) if remaining else _labelling(progress))
     else:
         action = _watching(progress.runs) or NextAction(
             Step.LABEL, "to label, join the lab", "Join", "Use the button below."
         )
-    steps = STEPS[Role.OPERATOR if has_all_steps else role]
+    own_steps = STEPS[Role.OPERATOR if has_all_steps else role]
+    steps = tuple(step for step in Step if step in own_steps or step is action.step)
     reached = {
         Step.LABEL: progress.has_model,
         Step.REWARD_MODEL: progress.has_model,

@@ -7,7 +7,7 @@ import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
 import { loadPlotly, onThemeChange } from '../shared/charts.js';
 import { markedDiff } from '../shared/diff.js';
-import { actionButton, openDialog, promptView, withCut } from '../shared/dom.js';
+import { actionButton, openDialog, promptView, textView, withCut } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -37,6 +37,7 @@ export class Stage {
     this.state = html`<h2 class="state"></h2>`;
     this.counts = html`<div class="counts" aria-live="off"></div>`;
     this.plots = html`<div class="plots"></div>`;
+    this.at = html`<h3></h3>`; // the step of the values
     this.values = html`<dl class="values"></dl>`;
     this.texts = html`<div class="texts"></div>`;
     this.invitation = html`<div class="corner"></div>`;
@@ -50,7 +51,7 @@ export class Stage {
     this.dialog = openDialog(
       'stage',
       html`${this.state}${buttons}${this.plots}
-        <div class="figures">${this.counts}${this.values}</div>
+        <div class="figures">${this.counts}<div>${this.at}${this.values}</div></div>
         ${this.texts}${this.invitation}`,
     );
     this.dialog.classList.add('no-run');
@@ -71,8 +72,9 @@ export class Stage {
     for (const chart of this.metrics ? this.all() : []) chart.remove();
     this.run = null;
     this.known = NOTHING_KNOWN;
-    this.metrics = {}; // by name: {title, value, chart}
+    this.metrics = {}; // by name: {chart, value: the element of its newest value}
     this.step = this.newestStep = null; // of the texts on screen, and with texts
+    this.at.textContent = '';
     this.values.replaceChildren();
     this.texts.replaceChildren();
   }
@@ -122,28 +124,26 @@ export class Stage {
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
     this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
     this.state.textContent = stateText(reply.run, reply.eta_s);
-    for (const curve of this.charts.curves) this.draw(curve, reply);
-    this.values.replaceChildren(
-      ...Object.values(this.metrics).map(
-        ({ title, value }) => html`<div><dt>${term(title)}</dt><dd>${formatNumber(value, 2)}</dd></div>`,
-      ),
-    );
+    this.at.textContent = afterStep > 0 ? `Step ${afterStep}` : '';
+    for (const curve of this.charts.curves) this.drawCurve(curve, reply);
     this.newestStep = reply.sample_steps.at(-1) ?? this.newestStep;
     if (this.step === null) this.texts.replaceChildren(html`<p class="asked">${reply.status_text}</p>`);
   }
 
   // The first metrics that the run has are shown.
-  draw(curve, reply) {
+  drawCurve(curve, reply) {
     const points = reply.points[curve.metric] ?? [];
     const shown = Object.keys(this.metrics).length;
     if (!this.metrics[curve.metric]) {
       if (!points.length || shown >= VALUES) return;
       const isDrawn = shown < CHARTS;
       const chart = isDrawn ? new MetricChart(this.plots, curve, this.charts, () => {}) : null;
-      this.metrics[curve.metric] = { ...curve, chart };
+      const value = html`<dd></dd>`;
+      this.values.append(html`<div><dt>${term(curve.title)}</dt>${value}</div>`);
+      this.metrics[curve.metric] = { chart, value };
     }
     const metric = this.metrics[curve.metric];
-    metric.value = points.at(-1)?.[1] ?? metric.value;
+    if (points.length) metric.value.textContent = formatNumber(points.at(-1)[1], 2);
     metric.chart?.addPoints(points, reply.reset);
     const verdict = reply.verdicts[curve.metric];
     if (verdict) metric.chart?.showVerdict(verdict.level, firstClause(verdict.message));
@@ -154,10 +154,9 @@ export class Stage {
 function textsView(row, step) {
   const base = row.base_text ?? row.text;
   const side = (title, text, cut) => html`<section class="lab-card"><h3>${title}</h3>${withCut(text, cut)}</section>`;
-  const before = html`<p class="lab-text" dir="auto">${base}</p>`;
   return html`${promptView(row.turns, 'asked')}
     <div class="pair">
-      ${side('Before', before, row.base_text === null ? row.cut : row.base_cut)}
+      ${side(term('base model', 'Base model'), textView(base), row.base_text === null ? row.cut : row.base_cut)}
       ${side(`Step ${step}`, markedDiff(base, row.text), row.cut)}
     </div>`;
 }

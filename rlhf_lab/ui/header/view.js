@@ -1,7 +1,7 @@
 // @ts-check
 // The strip above every screen: project, engine and running job.
 import { accuracyText, downloadText, intervalText, labelsText, machineText } from './figures.js';
-import { isUnsaved, savedText, unsavedText, withScreenFigures } from './figures.js';
+import { isUnsaved, runKey, runNews, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
 import { Stage } from './stage.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
@@ -85,13 +85,16 @@ class Header {
     window.addEventListener('lab-step', (/** @type {any} */ { detail }) =>
       use({ step: { ...detail, at: Date.now() } }),
     );
-    window.addEventListener('hashchange', () => this.draw());
-    poll(this.root, () => this.update(), POLL_MS);
+    const pollNow = poll(this.root, () => this.update(), POLL_MS);
+    window.addEventListener('hashchange', () => {
+      this.draw();
+      pollNow(); // the guide depends on the tab
+    });
   }
 
   async update() {
     const secret = operatorSecret();
-    this.status = await api.status({ guide: !isGuideHidden() });
+    this.status = await api.status({ guide: !isGuideHidden(), tab: currentTab() });
     const { is_operator: isNowOperator } = this.status;
     if (secret && !isNowOperator) refuseOperatorSecret(secret);
     if (isNowOperator !== isOperator()) setOperator(isNowOperator);
@@ -103,11 +106,12 @@ class Header {
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
     if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
     this.guide.draw(status.guide);
-    if (currentTab() === 'train' && status.job?.run) setItem('seen-run', status.job.run);
-    const tells = tellsOfRun(status, Number(getItem('seen-run')));
+    if (status.run?.is_training) setItem('known-run', status.run.id);
+    if (currentTab() === 'train') this.seeRun();
+    const news = runNews(status, Number(getItem('known-run')), getItem('seen-run'));
     this.couldLabel ||= status.may_label;
     const isOut = this.couldLabel && !status.may_label;
-    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className, tells, isOut });
+    const key = JSON.stringify({ ...status, counted_at: 0, classes: document.body.className, news, isOut });
     if (key === this.drawnKey) return;
     this.drawnKey = key;
     redraw(
@@ -119,34 +123,35 @@ class Header {
           ${this.stageButton()} ${this.projectorButton()} ${this.themeButton()}
         </span>`,
     );
-    this.drawNotices(status, tells, isOut);
+    this.drawNotices(status, news, isOut);
   }
 
   // They are replaced only when one has changed: a person may be about to press a button there.
-  drawNotices(status, tells, isOut) {
+  drawNotices(status, news, isOut) {
     const { demo, startup, mirror, warning, model } = status;
-    const key = JSON.stringify([demo, startup, mirror, warning, model, tells, isOut]);
+    const key = JSON.stringify([demo, startup, mirror, warning, model, news, isOut]);
     if (key === this.drawnNotices) return;
     this.drawnNotices = key;
     const height = this.notices.offsetHeight;
-    const own = [tells && this.runNotice(status.job.run), isOut && outNotice()].filter(Boolean);
+    const own = [news && this.runNotice(news), isOut && outNotice()].filter(Boolean);
     redraw(this.notices, ...notices(status), ...own);
     if (this.notices.offsetHeight !== height) window.dispatchEvent(new Event('resize')); // texts fill what is left
   }
 
-  // For people who label: training has begun, and can be watched.
-  runNotice(run) {
-    const seen = () => {
-      setItem('seen-run', run);
+  // The visitor knows what the run does, or does not want to.
+  seeRun() {
+    setItem('seen-run', runKey(this.status.run));
+  }
+
+  runNotice(news) {
+    const hide = () => {
+      this.seeRun();
       this.draw();
     };
-    const watch = () => {
-      seen();
-      openTab('Train');
-    };
     return html`<p class="lab-notice lab-row run" role="status" data-do="run-notice">
-      <span class="lab-grow">Training has started.</span>
-      ${actionButton('watch-run', 'Look at it', watch, 'small lab-main')} ${actionButton('hide-run', '✕', seen)}
+      <span class="lab-grow">${news}</span>
+      ${actionButton('watch-run', 'Look at it', () => openTab('Train'), 'small lab-main')}
+      ${actionButton('hide-run', '✕', hide)}
     </p>`;
   }
 
@@ -197,11 +202,6 @@ async function openInvitation(pageCommand) {
       </div>`,
   );
 }
-
-// Whether this visitor is told that a run trains. seen: the run that they have seen, or do not want to see.
-/** @param {HeaderStatus} status @param {number} seen */
-export const tellsOfRun = ({ job, is_operator: isOperator, may_label: mayLabel }, seen) =>
-  Boolean(job?.run) && mayLabel && !isOperator && job.run !== seen;
 
 const outNotice = () =>
   html`<p class="lab-notice lab-row" role="alert" data-do="out-notice">

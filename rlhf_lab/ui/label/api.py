@@ -5,10 +5,10 @@ import time
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import Choice, RunStatus
+from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Lease, Role
 from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import retraining, run_control, scheduler
+from rlhf_lab.jobs import retraining, scheduler
 from rlhf_lab.jobs.answer_length import length_note
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
@@ -73,12 +73,6 @@ class JudgePayload(Payload):
     count: int
 
 
-class ActiveRun(TypedDict):
-    id: int
-    name: str
-    status: RunStatus
-
-
 class LabelProgress(TypedDict):
     """How many labels there are, and when the next reward model is trained. The page uses `counted_at` to ignore older
     replies. guide_note: what the guide says of it."""
@@ -86,7 +80,6 @@ class LabelProgress(TypedDict):
     counted_at: int
     labels: int
     simulated: int
-    active_run: ActiveRun | None
     next_training_at: int
     labels_to_next: int
     has_model: bool
@@ -343,12 +336,10 @@ def training_text(ctx: Context) -> str:
 def label_progress(ctx: Context) -> LabelProgress:
     with _count_lock:
         counted_at, progress = time.time_ns() // 1000, retraining.get_label_progress(ctx.db, ctx.project.id)
-    runs = run_control.active_runs(ctx.db)
     return {
         "counted_at": counted_at,
         "labels": progress.human,
         "simulated": progress.simulated,
-        "active_run": {"id": runs[0].id, "name": runs[0].name, "status": runs[0].status} if runs else None,
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),

@@ -1,17 +1,14 @@
 // @ts-check
 // Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
-import { INTRODUCTION, isFirstVisit, isGuideHidden } from '../header/guide.js';
-import { fitTextHeights, promptSection, withCut } from '../shared/dom.js';
+import { introduction, isFirstVisit, isGuideHidden } from '../header/guide.js';
+import { fitTextHeights, promptSection, textView, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { annotatorName, currentTab, getItem } from '../shared/session.js';
 
-// wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
-function side(name, text, cut, wide, narrow) {
-  return html`<article class="lab-card side ${name}" aria-label="${wide} text">
-    ${withCut(html`<p class="lab-text lab-scroll" dir="auto">${text}</p>`, cut[name])}
-    <button type="button" class="lab-button" disabled>
-      <span><span class="beside">${wide}</span><span class="above">${narrow}</span>${' is better'}</span>
-    </button>
+function side(name, text, cut, label) {
+  return html`<article class="lab-card side ${name}" aria-label="${label} text">
+    ${withCut(textView(text, 'lab-scroll'), cut[name])}
+    <button type="button" class="lab-button" disabled>${label} is better</button>
   </article>`;
 }
 
@@ -34,13 +31,13 @@ function show({ turns, left, right, cut, guideline }) {
   const buttons = ['Equally good', 'Both bad', 'Skip', 'Undo', 'Redo'];
   const overlay = html`<div class="lab lab-first" aria-busy="true">
     <div class="top"><span class="name">RLHF Lab</span><span class="muted">getting ready …</span></div>
-    ${!isGuideHidden() && html`<div class="introduction muted">${isFirstVisit && INTRODUCTION}</div>`}
+    ${!isGuideHidden() && html`<div class="guide muted">${isFirstVisit && introduction()}</div>`}
     <div class="screen">
       ${guideline ? html`<p class="guideline lab-scroll lab-text" dir="auto">${guideline}</p>` : null}
       ${promptSection(turns)}
       <h2>Which text is better?</h2>
       <div class="sides">
-        ${side('left', left, cut, 'Left', 'First')}${side('right', right, cut, 'Right', 'Second')}
+        ${side('left', left, cut, 'First')}${side('right', right, cut, 'Second')}
       </div>
       <div class="others">
         ${buttons.map((label) => html`<button type="button" class="lab-button" disabled>${label}</button>`)}

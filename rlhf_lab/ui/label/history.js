@@ -1,7 +1,7 @@
 // @ts-check
 // The list of earlier votes, each of which can be changed.
 import { CHOICE_LABELS, STRENGTHS } from './texts.js';
-import { promptView, stackedScreen, withCut } from '../shared/dom.js';
+import { promptView, textView, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').EarlierVote} EarlierVote */
@@ -23,8 +23,7 @@ export async function loadHistory(details, api, change, markGold) {
 // change(fields): send another answer. markGold(fields): make the pair a gold pair, or an ordinary one again.
 /** @param {EarlierVote} vote */
 function historyRow(vote, change, markGold) {
-  const names = stackedScreen.matches ? { left: 'first is better', right: 'second is better' } : {};
-  const choice = select('your answer', Object.entries({ ...CHOICE_LABELS, ...names }), vote.choice, update);
+  const choice = select('your answer', Object.entries(CHOICE_LABELS), vote.choice, update);
   const strengths = [['', 'strength: not given'], ...STRENGTHS.map((word) => [word, `${word} better`])];
   const strength = select('how much better', strengths, vote.strength, update);
   const note = noteField(vote.note, update);
@@ -45,7 +44,7 @@ function historyRow(vote, change, markGold) {
   update();
   const text = (which) => {
     const style = vote.choice === which ? ' picked' : '';
-    return withCut(html`<p class="lab-text lab-scroll${style}" dir="auto">${vote[which]}</p>`, vote.cut[which]);
+    return withCut(textView(vote[which], `lab-scroll${style}`), vote.cut[which]);
   };
   return html`<article data-vote=${vote.id}>
     ${promptView(vote.turns, 'muted brief')}

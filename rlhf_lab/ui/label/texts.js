@@ -7,8 +7,8 @@ import { displayName, plural } from '../shared/format.js';
 
 export const STRENGTHS = ['slightly', 'clearly', 'much'];
 export const CHOICE_LABELS = {
-  left: 'left is better',
-  right: 'right is better',
+  left: 'first is better',
+  right: 'second is better',
   tie: 'equally good',
   both_bad: 'both bad',
   skip: 'skipped',
@@ -67,7 +67,7 @@ export function goalText(state) {
 // Replies may arrive in another order; the newest counts stay on screen.
 const COUNT_KEYS = [
   ...['counted_at', 'labels', 'simulated', 'next_training_at', 'labels_to_next', 'has_model', 'training_text'],
-  ...['active_run', 'guide_note'],
+  'guide_note',
 ];
 export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
 

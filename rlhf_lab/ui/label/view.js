@@ -12,7 +12,7 @@ import { counts, disputesText, foreignText, goalText, outcomeOfOnce } from './te
 import { SENT_ONCE, STRENGTHS, unansweredText, unstoredText } from './texts.js';
 import { requests } from '../shared/api.js';
 import { isMarked, markedDiff } from '../shared/diff.js';
-import { fitTextHeights, isShortcut, promptSection, promptView, withCut } from '../shared/dom.js';
+import { fitTextHeights, isShortcut, promptSection, promptView, textView, withCut } from '../shared/dom.js';
 import { displayName, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
@@ -348,26 +348,22 @@ class Label {
 
   sides() {
     return html`<div class="sides" role="group" aria-labelledby="lab-question">
-      ${this.side('left', 'right', 'Left', 'First', '1')}${this.side('right', 'left', 'Right', 'Second', '2')}
+      ${this.side('left', 'right', 'First', '1')}${this.side('right', 'left', 'Second', '2')}
     </div>`;
   }
 
-  // wide, narrow: names of the text when both are side by side, and when they are stacked on a phone.
-  side(name, other, wide, narrow, key) {
+  side(name, other, label, key) {
     const { pair } = this.current;
-    const action = this.isEditing ? ': edit it' : ' is better';
-    const label = html`<span>
-      <span class="beside">${wide}</span><span class="above">${narrow}</span>${action}
-    </span>`;
-    return html`<article class="lab-card side ${name}" aria-label="${wide} text">
-      ${withCut(this.textBody(pair[name], pair[other]), pair.cut[name])}${this.button(name, label, key)}
+    const button = this.button(name, `${label}${this.isEditing ? ': edit it' : ' is better'}`, key);
+    return html`<article class="lab-card side ${name}" aria-label="${label} text">
+      ${withCut(this.textBody(pair[name], pair[other]), pair.cut[name])}${button}
     </article>`;
   }
 
   textBody(text, other) {
     if (this.marksDifferences) return markedDiff(other, text, 'lab-scroll');
     if (this.current.pair.markdown) return renderMarkdown(text);
-    return html`<p class="lab-text lab-scroll" dir="auto" tabindex="0">${text}</p>`;
+    return Object.assign(textView(text, 'lab-scroll'), { tabIndex: 0 });
   }
 
   // Optional inputs: how much better a text is, marked differences, a note.
@@ -394,7 +390,7 @@ class Label {
     };
     const edit = () => this.act('edit');
     const { left, right } = this.current.pair;
-    const isVain = this.marksDifferences && !isMarked(left, right);
+    const markLabel = this.marksDifferences && !isMarked(left, right) ? 'too different to mark' : 'mark differences';
     return html`<div class="more">
       <span class="muted" role="group" aria-label="how much better, optional">
         Optional: how much better?${' '}
@@ -403,7 +399,7 @@ class Label {
         </span>
       </span>
       ${this.current.may_edit && toggle({ do: 'edit' }, this.isEditing, 'edit the better text (E)', edit)}
-      ${toggle({ do: 'differ' }, this.marksDifferences, isVain ? 'too different to mark' : 'mark differences', mark)}
+      ${toggle({ do: 'differ' }, this.marksDifferences, markLabel, mark)}
       ${noteField(this.note, ({ target }) => Object.assign(this, { note: target.value }))}
     </div>`;
   }

@@ -1,6 +1,6 @@
 // @ts-check
 // The labels that raise and lower the score of a text, by the head that learns from every vote.
-import { promptView } from '../shared/dom.js';
+import { promptView, textView } from '../shared/dom.js';
 import { formatDifference, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator } from '../shared/session.js';
@@ -34,9 +34,8 @@ export function labelsBehind({ score, low, high, labels }, { removed, problem },
 
 /** @param {LabelBehindScore} label @param {string} text of the button @param {() => void} press */
 function labelRow({ vote, turns, chosen, rejected, is_tie: isTie, influence }, text, press) {
-  const side = (name, words) =>
-    html`<div><span class="muted">${name}</span><p class="lab-text" dir="auto">${words}</p></div>`;
-  const names = isTie ? ['no difference', 'from'] : ['preferred', 'over'];
+  const side = (name, words) => html`<div><span class="muted">${name}</span>${textView(words)}</div>`;
+  const names = isTie ? ['equally good', 'and'] : ['preferred', 'over'];
   const button = html`<button
     type="button" class="lab-button small" data-do="take-out" data-vote=${vote} onclick=${press}
   >

@@ -1,7 +1,7 @@
 // @ts-check
 // Cards that show the report of one reward model, which never changes.
 import { integerTick } from '../shared/charts.js';
-import { promptView } from '../shared/dom.js';
+import { promptView, textView } from '../shared/dom.js';
 import { formatDuration, formatPercent, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -131,8 +131,7 @@ function calibrationFigure(bins, colors) {
 
 /** @param {RewardReport} report */
 export function disagreementsCard({ disagreements }) {
-  const side = (label, text) =>
-    html`<div><span class="muted">${label}</span><p class="lab-text" dir="auto">${text}</p></div>`;
+  const side = (label, text) => html`<div><span class="muted">${label}</span>${textView(text)}</div>`;
   const listItem = ({ turns, chosen, rejected, probability }) =>
     html`<li>
       ${promptView(turns, 'muted brief')}

@@ -1,6 +1,7 @@
 // @ts-check
 // The training of reward models: the bar that starts it, and the card of one in progress.
 import { integerTick } from '../shared/charts.js';
+import { actionButton } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorNotice, operatorOnly } from '../shared/session.js';
@@ -63,13 +64,9 @@ export function trainingBar(state, view, act) {
               ([value, name]) => html`<option value=${value} selected=${value === view.source}>${name}</option>`,
             )}
           </select>
-          <span class="muted lab-grow" data-do="next">${nextText}</span>
-          ${
-            state.job
-              ? html`<button type="button" class="lab-button" data-do="cancel" onclick=${act.cancel}>Cancel</button>`
-              : null
-          }`,
+          ${state.job && actionButton('cancel', 'Cancel', act.cancel, '')}`,
       )}
+      <span class="muted lab-grow" data-do="next">${nextText}</span>
       ${!state.job && view.estimate ? html`<p class="muted" data-do="estimate">${view.estimate}</p>` : null}
     </div>
     ${view.isDemo ? null : operatorNotice(VIEWER_NOTICE)}

@@ -100,7 +100,8 @@ const isConversation = (turns) => turns.length > 1 || turns[0].role !== 'user';
 export const promptView = (turns, classes = '') =>
   isConversation(turns) ? conversationView(turns, classes) : textView(turns[0].content, classes);
 
-const textView = (text, classes = '') => html`<p class="lab-text ${classes}" dir="auto">${text}</p>`;
+// A text that somebody or a model wrote.
+export const textView = (text, classes = '') => html`<p class="lab-text ${classes}" dir="auto">${text}</p>`;
 
 export function conversationView(turns, classes = '') {
   const turn = ({ role, content }) =>

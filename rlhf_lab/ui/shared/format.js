@@ -36,8 +36,8 @@ export function formatDuration(seconds) {
 export function timeLeftText(seconds, share, prefix = '') {
   if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
   if (seconds === null) return '';
-  const text =
-    seconds < 600 ? formatDuration(seconds) : formatDuration(60 * Math.round(seconds / 60)).replace(' 0 s', '');
+  const unit = seconds < 60 ? 5 : seconds < 600 ? 30 : 60; // an estimate is not more exact
+  const text = formatDuration(unit * Math.max(1, Math.round(seconds / unit))).replace(' 0 s', '');
   return ` · ${prefix}${text} left`;
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
-import { promptView, withCut } from '../shared/dom.js';
+import { promptView, textView, withCut } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { scoreBadge, stepText } from './sample_texts.js';
@@ -140,7 +140,6 @@ export class SampleViewer {
 /** @param {SampleRow} row @param {number} step @param {boolean} isFirst whether its words open their definitions */
 function sample(row, step, isFirst) {
   const showsBase = step !== 0 && row.base_text !== null;
-  const plain = (text) => html`<p class="lab-text" dir="auto">${text}</p>`;
   const badge = (name, value, base) => {
     const shown = scoreBadge(name, value, showsBase ? base : null);
     if (!shown) return null;
@@ -154,12 +153,12 @@ function sample(row, step, isFirst) {
       ${
         showsBase &&
         html`<div class="before">
-          <span class="tag">${isFirst ? term('base') : 'base'}</span>${withCut(plain(row.base_text), row.base_cut)}
+          <span class="tag">${isFirst ? term('base') : 'base'}</span>${withCut(textView(row.base_text), row.base_cut)}
         </div>`
       }
       <div class="now">
         <span class="tag">${step === 0 ? 'base' : `step ${step}`}</span>
-        ${withCut(showsBase ? markedDiff(row.base_text, row.text) : plain(row.text), row.cut)}
+        ${withCut(showsBase ? markedDiff(row.base_text, row.text) : textView(row.text), row.cut)}
       </div>
     </div>
     <div class="lab-row">

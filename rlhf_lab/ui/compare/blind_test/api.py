@@ -122,6 +122,7 @@ class TestState(TypedDict):
     others_progress: NotRequired[OthersProgress]
     pair: NotRequired[PairOfTest | None]
     closed_text: NotRequired[str]
+    figure: NotRequired[tuple[str, str] | None]
     sentences: NotRequired[list[str]]
     rows: NotRequired[list[TestRow]]
 
@@ -258,12 +259,12 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> TestState:
     answers_by_annotator = answers(ctx.db, test.id)
     has_ended = bool(jobs[0].payload.get(ENDED_KEY))
     remaining = [] if has_ended else remaining_positions(pairs, answers_by_annotator.get(annotator, {}))
-    identical_count = sum(pair.first == pair.second for pair in pairs.values())
+    pair_count = len(remaining_positions(pairs, {}))
     result_waits = ctx.access.is_multi_user and not has_ended
     reply = {
         **reply,
-        "pair_count": len(pairs) - identical_count,
-        "judged_count": len(pairs) - identical_count - len(remaining),
+        "pair_count": pair_count,
+        "judged_count": pair_count - len(remaining),
         "left_out_note": left_out_note(jobs[0], pairs),
         "result_waits": result_waits,
         "others_progress": others_progress(pairs, answers_by_annotator, annotator),
@@ -300,7 +301,7 @@ def is_first_on_left(ctx: Context, test_id: int, position: int, annotator: str) 
 
 def remaining_positions(pairs: dict[int, BlindPair], own_answers: dict[int, Choice]) -> list[int]:
     """The pairs that a person still has to judge; pairs of identical texts are not judged."""
-    return [position for position, pair in pairs.items() if position not in own_answers and pair.first != pair.second]
+    return [position for position, pair in pairs.items() if position not in own_answers and not pair.has_equal_texts]
 
 
 def others_progress(

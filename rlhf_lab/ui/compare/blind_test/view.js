@@ -2,7 +2,7 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { deleteConfirmation, nameField, promptView, showNotice } from '../../shared/dom.js';
+import { deleteConfirmation, nameField, promptView, showNotice, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -31,7 +31,7 @@ export class BlindTest extends BlindPairs {
     this.tests = /** @type {Array<[number, string]>} */ ([]);
     this.listedKey = '';
     this.editing = ''; // rename, end or delete
-    this.hasStarted = false; // a test that was judged in this page is shown first
+    this.comesFirst = false; // above the form: once its texts are written or judged in this page
     this.pairCount = html`<input
       class="lab-input" type="text" inputmode="numeric" value="20" aria-label="pairs" data-do="blind-pairs"
     />`;
@@ -61,10 +61,10 @@ export class BlindTest extends BlindPairs {
   }
 
   placeCard() {
-    const { card, hasStarted, root } = this;
-    if ((root.firstElementChild === card) === hasStarted) return;
+    const { card, comesFirst, root } = this;
+    if ((root.firstElementChild === card) === comesFirst) return;
     const focused = card.contains(document.activeElement) ? /** @type {any} */ (document.activeElement) : null;
-    root[hasStarted ? 'prepend' : 'append'](card);
+    root[comesFirst ? 'prepend' : 'append'](card);
     focused?.focus({ preventScroll: true });
   }
 
@@ -109,7 +109,7 @@ export class BlindTest extends BlindPairs {
   // Called with every poll of the screen. tests: the project's, if they have changed.
   setTests(tests = this.tests, projectChanged = false) {
     if (projectChanged) {
-      this.hasStarted = false;
+      this.comesFirst = false;
       this.placeCard();
       this.stopEditing();
       this.reset();
@@ -184,7 +184,7 @@ export class BlindTest extends BlindPairs {
 
   draw() {
     if (this.state.pair || this.state.is_waiting) {
-      this.hasStarted = true;
+      this.comesFirst = true;
       this.placeCard();
     }
     super.draw();
@@ -207,6 +207,7 @@ export class BlindTest extends BlindPairs {
     if (state.pair) return this.judgingView(state);
     if (state.closed_text) return html`<p class="muted">${state.closed_text}</p>${this.footnote(state)}`;
     return html`<div class="result" data-do="blind-result" role="status">
+        ${state.figure && html`<p class="figure"><b>${state.figure[0]}</b> ${state.figure[1]}</p>`}
         ${state.sentences.map((line, i) => html`<p class=${i ? null : 'main'}>${line}</p>`)}
       </div>
       ${this.footnote(state)} ${state.rows.length ? pairsTable(state) : null}`;
@@ -247,12 +248,12 @@ export class BlindTest extends BlindPairs {
 function pairsTable({ rows, model_names: names }) {
   const badges = (row, side) => [
     row.choice === side && html`<span class="lab-badge good">you chose this</span>`,
-    row.choice === 'tie' && side === 'second' && html`<span class="lab-badge">no difference</span>`,
+    row.choice === 'tie' && side === 'second' && html`<span class="lab-badge">equally good</span>`,
     row.reward_choice === side && html`<span class="lab-badge accent">the reward model chose this</span>`,
   ];
   const cell = (row, side) =>
     html`<td>
-      <p class="lab-text" dir="auto">${row[side]}</p>
+      ${textView(row[side])}
       <div class="lab-row badges">${badges(row, side)}</div>
     </td>`;
   const head = ['prompt', ...names].map((name) => html`<th>${name}</th>`);

@@ -1,6 +1,6 @@
 // @ts-check
 // The card "preview" of the section "Import preferences": the first rows, the meaning of the columns, and questions.
-import { promptView } from '../../shared/dom.js';
+import { promptView, textView } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { button, options, scrollingTable } from '../elements.js';
@@ -168,7 +168,7 @@ const meaningLabel = (meaning, field) =>
 
 /** @param {Preview} preview */
 function firstRows(preview) {
-  const text = (value) => html`<td><p class="lab-text" dir="auto">${value}</p></td>`;
+  const text = (value) => html`<td>${textView(value)}</td>`;
   const rows = preview.first_rows.map(
     (row) => html`<tr>
       <td>${row.row}</td>

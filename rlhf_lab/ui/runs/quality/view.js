@@ -1,7 +1,7 @@
 // @ts-check
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, doubtful labels.
 import { requests } from '../../shared/api.js';
-import { promptView, showNotice, sparkline } from '../../shared/dom.js';
+import { promptView, showNotice, sparkline, textView } from '../../shared/dom.js';
 import { displayName, formatInterval, formatNumber, formatPercent } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
@@ -219,7 +219,7 @@ class Quality {
       const isChosen = label.choice === choice;
       return html`<div class="text lab-scroll" data-chosen=${isChosen && '1'}>
         ${isChosen && html`<span class="lab-badge accent">chosen</span>`}
-        <p class="lab-text" dir="auto">${label[choice].trim()}</p>
+        ${textView(label[choice].trim())}
       </div>`;
     };
     const ask = () => this.act(() => api.ask_again({ vote_id: label.vote_id }));
