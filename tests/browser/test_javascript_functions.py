@@ -92,6 +92,18 @@ def test_a_template_listens_and_is_new_each_time(page):
     assert page.evaluate(code) == ["ab", None, 2, True]
 
 
+def test_the_charts_are_loaded_again_after_a_failure(page):
+    code = """async () => {
+      const { loadPlotly } = await import('/shared/charts.js');
+      const failure = await loadPlotly('data:text/unknown,').catch((error) => error.message);
+      const load = () => loadPlotly('data:text/javascript,window.loads = (window.loads ?? 0) + 1');
+      await Promise.all([load(), load()]);
+      await load();
+      return [failure, window.loads];
+    }"""
+    assert page.evaluate(code) == ["The charts could not be loaded.", 1]
+
+
 def test_the_module_of_a_widget_exports_mount(page):
     script = "async (name) => typeof (await import(`/${name}`)).default"
     mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}

@@ -209,6 +209,23 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
         page.unroute_all(behavior="wait")
 
 
+def test_typed_steps_survive_a_redraw_of_the_form(lab, idle_project, open_page):
+    with Database.open(lab.home) as db:
+        add_model(db, Source.HUMAN)
+        page = open_page(lab)
+        page.get_by_role("tab", name="Train", exact=True).click()
+        steps, models = page.locator("[data-do=start-steps]"), page.locator("[data-do=start-reward] option")
+        expect(page.locator("[data-do=start]")).to_be_enabled()
+        steps.press("ControlOrMeta+a")
+        steps.press_sequentially("123")  # the field still has the focus: this is not entered yet
+        add_model(db, Source.HUMAN)
+        expect(models).to_have_count(3)  # two, and none
+        expect(steps).to_have_value("123")
+        expect(steps).to_be_focused()
+        steps.press("Enter")
+        expect(steps).to_have_value("123")
+
+
 def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
     with Database.open(lab.home) as db:
         config = PolicyConfig(beta=0.25, kl_budget=4.0).to_dict()

@@ -119,7 +119,10 @@ test('the stage shows the sample with the shortest text of the base model', () =
 });
 
 test('captions on the stage end before their explanation', () => {
-  assert.equal(firstClause('Score 1.14 sd, now rising: the policy learns. It is good.'), 'Score 1.14 sd, now rising');
-  assert.equal(firstClause('Score 1.14 sd, now steady.'), 'Score 1.14 sd, now steady');
+  assert.equal(
+    firstClause('Mean score 1.14 sd, now rising: the policy learns. It is good.'),
+    'Mean score 1.14 sd, now rising',
+  );
+  assert.equal(firstClause('Mean score 1.14 sd, now steady.'), 'Mean score 1.14 sd, now steady');
   assert.equal(firstClause('1.6 % of tokens clipped'), '1.6 % of tokens clipped');
 });

@@ -97,23 +97,23 @@ def test_a_curve_that_turned_within_its_last_window_neither_rises_nor_falls():
 
 FALLEN = curve((1.0, 5), (0.8, 5))
 CASES = {
-    "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Score 3.40 sd, +1.40 since the start, now up and down."),
+    "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Mean score 3.40 sd, +1.40 since the start, now up and down."),
     "score: out of a dip": ({SCORE: DIP}, SCORE, Level.WARN, "−1.40 since the start, now up and down: read the samples."),
-    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "Reward 0.60, −1.40 since the start, now up and down."),
-    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response, +1.4 since the start, now up and down"),
-    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response, −1.4 since the start, now up and down"),
+    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "Mean reward 0.60, −1.40 since the start, now up and down."),
+    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "Mean KL 3.4 nats a response, +1.4 since the start, now up and down"),
+    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "Mean KL 0.6 nats a response, −1.4 since the start, now up and down"),
     "kl: fast no longer": ({KL: series(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "start, now up and down"),
     "kl: past a peak while gold is flat": (
         {KL: series(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "down: above the usual",
     ),
     "kl: rising while gold is out of a dip": ({KL: ramp(9, 14, 10), GOLD: DIP}, KL, Level.ALERT, "while gold does not rise"),
-    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, +70 % since the start, now up and down"),
-    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Value loss 0.6, −70 % since the start, now up and down"),
+    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Mean value loss 3.4, +70 % since the start, now up and down"),
+    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Mean value loss 0.6, −70 % since the start, now up and down"),
     "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
     "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
     "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "since the start, now st"),
     "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "no clear rise yet"),
-    "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "Score 0.00 sd, steady since the start: raise lr"),
+    "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "Mean score 0.00 sd, steady since the start: raise lr"),
     "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "−0.20 since the start, now falling"),
     "score: all that is wanted": (
         {SCORE: ramp(0, 2, 20), CLIPPED: ramp(0.8, 0.96, 20)}, SCORE, Level.INFO,
@@ -131,24 +131,24 @@ CASES = {
     "score: exploited": (
         {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, SCORE, Level.ALERT, "exploits",
     ),
-    "reward: early": ({REWARD: curve((0.3, 3))}, REWARD, Level.INFO, "Reward 0.30: too early to say."),
+    "reward: early": ({REWARD: curve((0.3, 3))}, REWARD, Level.INFO, "Mean reward 0.30: too early to say."),
     "reward: the KL eats the score": (
         {REWARD: curve((-34.8, 3)), SCORE: curve((0.8, 3)), PENALTY: curve((-35.0, 3))}, REWARD, Level.WARN,
-        "Reward −34.80, though the score is 0.80: mostly the KL penalty (−35.00); lower beta.",
+        "Mean reward −34.80, though the score is 0.80: mostly the KL penalty (−35.00); lower beta.",
     ),
     "reward: nothing known of its parts": (
-        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "Reward −1.00, though the score is 0.80.",
+        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "Mean reward −1.00, though the score is 0.80.",
     ),
     "reward: clipped": (
         {REWARD: curve((-0.4, 3)), SCORE: curve((0.8, 3)), PENALTY: curve((-0.1, 3))}, REWARD, Level.WARN,
-        "Reward −0.40, though the score is 0.80: mostly the clipping or scaling of scores (−1.10).",
+        "Mean reward −0.40, though the score is 0.80: mostly the clipping or scaling of scores (−1.10).",
     ),
     "reward: falls with the score": (
         {REWARD: FALLEN, SCORE: FALLEN, PENALTY: curve((0.0, 10))}, REWARD, Level.INFO, "now falling: mostly the score (−0.20).",
     ),
     "reward: two parts of equal weight": (
         {REWARD: curve((1.0, 5), (0.4, 5)), SCORE: curve((1.0, 5), (0.9, 5)), PENALTY: curve((0.0, 5), (-0.25, 5))}, REWARD,
-        Level.WARN, "Reward 0.40, −0.60 since the start, now falling.",
+        Level.WARN, "Mean reward 0.40, −0.60 since the start, now falling.",
     ),
     "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
     "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "−0.30 since the start, now falling."),
@@ -156,7 +156,7 @@ CASES = {
         {REWARD: curve((1.0, 5), (0.7, 10)), SCORE: curve((1.0, 15)), PENALTY: curve((0.0, 5), (-0.3, 10))}, REWARD, Level.WARN,
         "−0.30 since the start, now steady: mostly the KL penalty (−0.30); lower beta.",
     ),
-    "kl: near": ({KL: curve((1.0, 10))}, KL, Level.GOOD, "KL 1.0 nats a response, steady since the start: near the base"),
+    "kl: near": ({KL: curve((1.0, 10))}, KL, Level.GOOD, "Mean KL 1.0 nats a response, steady since the start: near the base"),
     "kl: rising slowly": ({KL: curve((1.0, 5), (2.0, 5))}, KL, Level.GOOD, "+1.0 since the start, now rising: near"),
     "kl: coming back": ({KL: curve((3.0, 5), (2.0, 5))}, KL, Level.GOOD, "−1.0 since the start, now falling: near"),
     "kl: no longer near": ({KL: curve((5.0, 10))}, KL, Level.INFO, "steady since the start: no longer near the base"),
@@ -174,7 +174,7 @@ CASES = {
     "kl: far": ({KL: curve((15.0, 10))}, KL, Level.ALERT, "far from the base"),
     "kl: rising while gold is flat": (
         {KL: curve((12.0, 5), (14.0, 5)), GOLD: curve((2.0, 10))}, KL, Level.ALERT,
-        "KL 14.0 nats a response, +2.0 since the start, now rising, while gold does not rise: the policy probably exploits the "
+        "Mean KL 14.0 nats a response, +2.0 since the start, now rising, while gold does not rise: the policy probably exploits the "
         "reward model; raise beta or stop.",
     ),
     "kl: rising while gold falls": ({KL: ramp(9, 14, 10), GOLD: curve((2.0, 5), (1.5, 5))}, KL, Level.ALERT, "gold does not"),
@@ -286,14 +286,14 @@ LARGE_UPDATES = {
 def test_a_falling_score_advises_a_lower_lr_where_another_curve_shows_large_updates(case):
     diagnoses = diagnose({SCORE: FALLS} | LARGE_UPDATES[case])
     assert diagnoses[SCORE].message == (
-        "Score 0.80 sd, −0.20 since the start, now falling: the updates may be too large; lower lr."
+        "Mean score 0.80 sd, −0.20 since the start, now falling: the updates may be too large; lower lr."
     )
 
 
 def test_a_falling_score_does_not_advise_a_lower_lr_where_clip_fraction_and_kl_are_small():
     diagnosis = diagnose({SCORE: FALLS, CLIP: curve((0.01, 10)), KL: curve((1.0, 10))})[SCORE]
     assert diagnosis.message == (
-        "Score 0.80 sd, −0.20 since the start, now falling, and no other curve shows large updates. Read the samples."
+        "Mean score 0.80 sd, −0.20 since the start, now falling, and no other curve shows large updates. Read the samples."
     )
 
 
@@ -305,20 +305,20 @@ def test_the_clip_fraction_does_not_deny_large_updates_that_the_kl_shows():
 def test_a_flat_score_far_from_the_base_model_does_not_advise_to_raise_lr_or_lower_beta():
     diagnoses = diagnose({SCORE: curve((0.0, 20)), KL: curve((174.0, 20))})
     assert diagnoses[KL].message.endswith("raise beta or lower lr.")
-    assert diagnoses[SCORE].message == "Score 0.00 sd, steady since the start: label more pairs."
+    assert diagnoses[SCORE].message == "Mean score 0.00 sd, steady since the start: label more pairs."
 
 
 @pytest.mark.parametrize(
     ("score", "budget", "algorithm", "message"),
     [
-        (curve((0.0, 20)), 4.0, "ppo", "Score 0.00 sd, steady since the start."),
-        (curve((0.0, 20)), None, "ppo", "Score 0.00, steady since the start: raise lr or lower beta."),
-        (curve((0.0, 20)), None, "sft", "Score 0.00, steady since the start: raise lr."),
+        (curve((0.0, 20)), 4.0, "ppo", "Mean score 0.00 sd, steady since the start."),
+        (curve((0.0, 20)), None, "ppo", "Mean score 0.00, steady since the start: raise lr or lower beta."),
+        (curve((0.0, 20)), None, "sft", "Mean score 0.00, steady since the start: raise lr."),
         (
             ramp(0, 2, 20),
             None,
             "grpo",
-            "Score 1.79, +1.58 since the start, now rising: the policy learns what is rewarded.",
+            "Mean score 1.79, +1.58 since the start, now rising: the policy learns what is rewarded.",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_terms_alone_have_nothing_to_label_and_a_unit_only_with_a_budget(score, 
 
 def test_offline_methods_hold_the_budget_by_lr_alone():
     message = diagnose({KL: curve((5.5, 20))}, (), budgeted(4.0, "dpo"), "dpo")[KL].message
-    assert message == "KL 5.5: above the budget of 4; the score cannot rise further there."
+    assert message == "Mean KL 5.5: above the budget of 4; the score cannot rise further there."
 
 
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
@@ -343,7 +343,7 @@ def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip()
 
 def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():
     curves = {SCORE: curve((0.5, 6)), REWARD: curve((-1.0, 6)), PENALTY: curve((-1.5, 6))}
-    text = "Reward −1.00, though the score is 0.50: mostly the KL penalty (−1.50)"
+    text = "Mean reward −1.00, though the score is 0.50: mostly the KL penalty (−1.50)"
     assert diagnose(curves)[REWARD].message == f"{text}; lower beta."
     diagnoses = diagnose(curves | {VALUE: [*curve((1.0, 5)), (6, math.nan)]})
     assert "lower lr" in diagnoses[VALUE].message
@@ -393,7 +393,7 @@ def test_within_a_large_budget_a_run_that_exploits_the_reward_model_is_to_stop()
 def test_far_from_the_base_within_a_large_budget_the_budget_is_to_be_lowered():
     message = diagnose({KL: curve((15.0, 10))}, [], budgeted(20.0))[KL].message
     assert message == (
-        "KL 15.0 nats a response, steady since the start: far from the base model; stop, or start with a "
+        "Mean KL 15.0 nats a response, steady since the start: far from the base model; stop, or start with a "
         "lower kl_budget."
     )
 
@@ -401,14 +401,14 @@ def test_far_from_the_base_within_a_large_budget_the_budget_is_to_be_lowered():
 BUDGET_CASES = {
     "far below": (curve((1.0, 10)), Level.GOOD, "steady since the start: below the budget of 4."),
     "just below": (curve((3.0, 10)), Level.GOOD, "below the budget of 4."),
-    "reached": (curve((3.2, 10)), Level.GOOD, "KL 3.2 nats a response: at the budget of 4."),
+    "reached": (curve((3.2, 10)), Level.GOOD, "Mean KL 3.2 nats a response: at the budget of 4."),
     "within its noise": (curve((5.1, 10)), Level.GOOD, "at the budget of 4."),
     "above": (curve((5.3, 10)), Level.WARN, "above the budget of 4; beta rises until the KL is back at the budget."),
     "far beyond": (curve((8.1, 10)), Level.ALERT, "far beyond the budget of 4. Look at the best checkpoint, or stop."),
     "not moving": (
         curve((0.7, 20)),
         Level.WARN,
-        "KL 0.70: the policy has hardly moved; use more steps, or more responses",
+        "Mean KL 0.70: the policy has hardly moved; use more steps, or more responses",
     ),
     "early": (curve((1.0, 4)), Level.INFO, "too early"),
 }
@@ -429,7 +429,7 @@ def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
         "start: label more pairs."
     )
     curves = {REWARD: curve((1.0, 5), (0.5, 5)), SCORE: curve((1.0, 10)), PENALTY: curve((0.0, 5), (-0.5, 5))}
-    text = "Reward 0.50, −0.50 since the start, now falling: mostly the KL penalty (−0.50)"
+    text = "Mean reward 0.50, −0.50 since the start, now falling: mostly the KL penalty (−0.50)"
     assert diagnose(curves, control=budgeted(4.0))[REWARD] == (Level.INFO, f"{text}.")
     by_hand = diagnose(curves, control=budgeted(4.0), set_by_hand=["beta"])[REWARD]
     assert by_hand == (Level.WARN, f"{text}; lower beta.")

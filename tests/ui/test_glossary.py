@@ -36,7 +36,7 @@ def test_definitions_are_the_sentences_of_the_documents(tmp_path):
     assert definitions(path) == {}  # not installed
     path.write_text(DOCUMENT)
     assert definitions(path) == {
-        "objective/kl": "Distance from the base (nats). Healthy: below 8. Otherwise: raise beta.",
+        "objective/kl": "Distance from the base (nats). Healthy: below 8. Raise beta.",
         "grad_norm": "Norm of the gradient.",
         "kl": "How far it is. See beta.",
         "kl to the reference": "How far it is. See beta.",

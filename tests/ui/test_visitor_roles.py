@@ -410,6 +410,19 @@ def test_a_refused_join_says_why_and_sets_no_cookie(ctx, web, fields, status, wo
     assert "set-cookie" not in answer.headers
 
 
+def test_a_code_that_is_renewed_while_somebody_joins_lets_nobody_in(ctx, web, monkeypatch):
+    def add_and_renew(*arguments):
+        person = add_person(*arguments)
+        monkeypatch.setattr(ctx.access.code, "value", "NEW234")
+        return person
+
+    monkeypatch.setattr(login_routes, "add_person", add_and_renew)
+    answer = web.post("/join", data={"code": "ABC234", "name": "Ann"})
+    assert answer.status_code == 403
+    assert "has just changed" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
 def test_the_focus_is_on_what_is_missing_or_wrong(web):
     def focused(answer):
         (field,) = re.findall(r"<input id=\"(\w+)\"[^>]* autofocus", answer.text)
@@ -417,7 +430,10 @@ def test_the_focus_is_on_what_is_missing_or_wrong(web):
 
     assert focused(web.get("/join")) == "code"
     assert focused(web.get("/join?code=ABC234")) == "name"
-    assert focused(web.post("/join", data={"code": "WRONG1", "name": "Ann"})) == "code"
+    refused = web.post("/join", data={"code": "WRONG<1", "name": "Ann"})
+    assert focused(refused) == "code"
+    assert 'value="WRONG&lt;1"' in refused.text  # one letter may be wrong: the others need not be typed again
+    assert 'value="Ann"' in refused.text
     assert focused(web.post("/join", data={"code": "ABC234", "name": " "})) == "name"
 
 

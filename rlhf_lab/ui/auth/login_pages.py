@@ -75,11 +75,11 @@ def join_form_page(
     code: str = "", error_message: str = "", status: int = 200, name: str = "", *, show_oauth: bool = False, base_path: str = "",
     show_password_link: bool = False,
 ) -> HTMLResponse:  # fmt: skip
-    """The page with the join form; the first empty field has the focus.
+    """The page with the join form. A refused code (status 403) has the focus, otherwise the first empty field.
 
     show_oauth, show_password_link: links to the other ways to log in. base_path: from the page's address to the lab's.
     """
-    code_autofocus, name_autofocus = ("", " autofocus") if code else (" autofocus", "")
+    code_autofocus, name_autofocus = ("", " autofocus") if code and status != 403 else (" autofocus", "")
     alternatives = (
         f'<a href="{base_path}login/huggingface" target="_blank">Sign in with Hugging Face</a><p>or</p>'
         if show_oauth

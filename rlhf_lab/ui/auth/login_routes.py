@@ -119,14 +119,14 @@ class LoginForms:
             return self._join_form(code, wait_message, 429)
         if not is_join_code(code, self.access.join_code):
             if self._limiter.record_failure(address):
-                return self._join_form("", wait_message, 429, name)
-            return self._join_form("", "This is not the join code of this lab. Ask whoever runs it.", 403, name)
+                return self._join_form(code, wait_message, 429, name)
+            return self._join_form(code, "This is not the join code of this lab. Ask whoever runs it.", 403, name)
         try:
             person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
             return self._join_form(code, without_locations(str(error), [self.db.location]), 400, name)
         if not is_join_code(code, self.access.join_code):  # renewed in between
-            return self._join_form("", "The join code has just changed. Ask whoever runs the lab.", 403, name)
+            return self._join_form(code, "The join code has just changed. Ask whoever runs the lab.", 403, name)
         return login_redirect(request, self.access, Visitor(Role.LABELLER, person.name))
 
     async def enter(self, request: Request) -> Response:

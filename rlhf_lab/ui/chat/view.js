@@ -19,6 +19,7 @@ const NUMBERS = ['temperature', 'top_p', 'max_new_tokens', 'seed'];
 const ENTER_HINT = 'Enter sends the message, Shift+Enter starts a new line.';
 const CONTINUATION_HINT = 'This model was not trained to chat: it continues your text.';
 const GO_ON_HINT = 'Press Go on for a longer continuation, or write how the text goes on.';
+const END_HINT = 'The model has ended the text. Write how it goes on, or start a new conversation.';
 const DELETION_HINT = 'A conversation is deleted an hour after its last message, unless you label two answers.';
 
 export default function mount({ element }) {
@@ -179,9 +180,9 @@ class Chat {
     return answer || continues ? [...this.turns, { role: 'assistant', content: answer || '' }] : this.turns;
   }
 
-  // Whether an empty message asks for a longer continuation.
+  // Whether an empty message asks for a longer continuation. After an empty answer it would be empty again.
   canContinue() {
-    return !this.options.has_chat_template && this.turnsSoFar().length > 0;
+    return !this.options.has_chat_template && Boolean(this.exchange?.answers[0]?.text.trim());
   }
 
   sendOnEnter(event) {
@@ -343,7 +344,8 @@ class Chat {
     const hasText = Boolean(fields.message.value.trim());
     fields.send.disabled = isWaiting || (!hasText && !this.canContinue());
     const goesOn = this.canContinue() && !hasText;
-    const continuationHint = goesOn && !isWaiting ? GO_ON_HINT : CONTINUATION_HINT;
+    const isDone = !isWaiting && this.exchange?.answers[0]?.status === 'done';
+    const continuationHint = !isDone ? CONTINUATION_HINT : this.canContinue() ? GO_ON_HINT : END_HINT;
     fields.hint.textContent = this.options.has_chat_template ? ENTER_HINT : continuationHint;
     fields.send.textContent = goesOn ? 'Go on' : 'Send';
     fields.send.hidden = isWaiting;
@@ -365,7 +367,7 @@ function setOptions(node, items, fallback) {
 /** @param {string} label @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
 function answerView(label, answer, firstAt) {
   const text =
-    answer?.text.trim() || (answer && !answer.is_waiting ? html`<span class="muted">(it wrote nothing)</span>` : '…');
+    answer?.text.trim() || (answer && !answer.is_waiting ? html`<span class="muted">(the text ends here)</span>` : '…');
   const leftOut = answer?.turns_left_out
     ? `The conversation is too long for the model: its oldest ${plural(answer.turns_left_out, 'turn')} are left out.`
     : '';
@@ -392,7 +394,7 @@ export function statusText(answer, firstAt) {
 function pairHint(areComplete, areEqual) {
   if (!areComplete) return 'Only answers that were not stopped can be labelled.';
   if (areEqual) {
-    return 'Both answers are the same, so there is nothing to label. Send the message again with another seed.';
+    return 'Both answers are the same, so there is nothing to label. Sampling settings has the seed of the next ones.';
   }
   return (
     'This stores the conversation and both answers as a pair of the project, where others can see them, and shows ' +

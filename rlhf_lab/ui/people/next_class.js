@@ -56,7 +56,7 @@ export async function openNextClass() {
 /** @param {ClassState} state */
 const choices = ({ has_code: hasCode, runs }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
-  ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out and have to join again.']] : []),
+  ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out. A name that has votes stays taken.']] : []),
   ...(runs.length
     ? [['stop_runs', `Stop ${plural(runs.length, 'run')}`, 'Otherwise training goes on. A stopped run can be resumed.']]
     : []),

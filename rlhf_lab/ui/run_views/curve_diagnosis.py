@@ -1,6 +1,6 @@
 """Diagnoses of the training curves, with all rules and thresholds: whether what a curve does now is healthy.
 
-    diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "KL 0.4: …"), …}
+    diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "Mean KL 0.4: …"), …}
 
 Pure functions of the curves; docs/METRICS.md describes the metrics. The thresholds fit the usual setting (scores in sd of the
 base's samples, responses of tens of tokens); they indicate where to look and are not strict limits.
@@ -195,15 +195,15 @@ def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends
 
 def _score(score: Trend, trends: CurveTrends) -> Finding:
     if score.num_points < WINDOW:
-        return Finding(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
+        return Finding(Level.INFO, f"Mean score {score.current:z.2f} sd: too early to say.")
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
-            f"Score {score.current:z.2f} sd, its highest value, while gold has fallen: the policy exploits the "
+            f"Mean score {score.current:z.2f} sd, its highest value, while gold has fallen: the policy exploits the "
             "reward model.",
         )
     clip_share = trends["objective/score_clipfrac"].current if "objective/score_clipfrac" in trends else 0.0
-    text = f"Score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}')}"
+    text = f"Mean score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}')}"
     if clip_share > SCORES_CLIPPED and score.current > 0:
         text += f"; score_clip cuts {100 * clip_share:.0f} % of the scores, so higher ones earn nothing"
         return Finding(
@@ -270,7 +270,7 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
 
 def _reward(reward: Trend, trends: CurveTrends) -> Finding:
     """The parts of the reward explain why it is below the score, falls, or is below its start."""
-    score, text = trends.get("objective/scores"), f"Reward {reward.current:z.2f}"
+    score, text = trends.get("objective/scores"), f"Mean reward {reward.current:z.2f}"
     if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
         text += f", though the score is {score.current:z.2f}"
         return _reward_finding(text, trends, lambda part: part.current, reward.current - score.current)
@@ -319,7 +319,7 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
     if budget is not None and control.is_at_budget(kl.current):
         return _kl_at_budget(kl, budget, trends)
     rising = kl.is_rising(KL_SLOW)
-    text = f"KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}')}"
+    text = f"Mean KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}')}"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         return Finding(
             Level.ALERT,
@@ -337,7 +337,7 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
         advice = trends.to_move_less("raise beta or lower lr")
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; {advice}.",
+            f"Mean KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; {advice}.",
             restrains=True,
         )
     if kl.current > KL_HEALTHY:
@@ -345,33 +345,33 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
     if kl.current < -0.5:
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}: negative on average; use more rollouts per step for a better estimate.",
+            f"Mean KL {kl.current:.1f}: negative on average; use more rollouts per step for a better estimate.",
         )
     unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (budget or 0.0))
     if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNT):
-        text = f"KL {kl.current:.2f}: the policy has hardly moved"
+        text = f"Mean KL {kl.current:.2f}: the policy has hardly moved"
         return Finding(Level.WARN, f"{text}; {control.more_kl}.", if_restrained=f"{text}." if budget is None else None)
     if budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
         return Finding(Level.GOOD, f"{text}: below the budget of {budget:g}.")
     if kl.current > KL_NEAR:
         return Finding(Level.INFO, f"{text}: no longer near the base; read the samples.")
     if kl.num_points < WINDOW:
-        return Finding(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
+        return Finding(Level.INFO, f"Mean KL {kl.current:.2f} nats a response: too early to say.")
     return Finding(Level.GOOD, f"{text}: near the base model.")
 
 
 def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
     """The finding for a KL that has reached or exceeded the budget."""
     if kl.current > KL_BUDGET_FAR * budget:
-        text = f"KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
+        text = f"Mean KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
         return Finding(Level.ALERT, text, restrains=True)
     if kl.current > KL_BUDGET_TOLERANCE * budget:
         return Finding(
             Level.WARN,
-            f"KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
+            f"Mean KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
             restrains="beta" not in trends.steered,
         )
-    return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
+    return Finding(Level.GOOD, f"Mean KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
 
 
 def _budget_outlook(trends: CurveTrends) -> str:
@@ -405,9 +405,9 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
     explained_variance = trends.get("val/explained_variance")
     tail = "" if explained_variance is None else f" {_explained_text(explained_variance.current, trends)}"
     if value.num_points < WINDOW:
-        return Finding(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
+        return Finding(Level.INFO, f"Mean value loss {value.current:.3g}: too early to say.")
     gain = f"{100 * value.gain / value.initial:+z.0f} %" if value.initial > 0 else f"{value.gain:+z.3g}"
-    text = f"Value loss {value.current:.3g}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
+    text = f"Mean value loss {value.current:.3g}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
     if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
         return Finding(Level.WARN, f"{text}: more than doubled in {WINDOW} steps.{tail}")
     explains_little = (
@@ -437,16 +437,16 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
     if share < ENTROPY_COLLAPSE:
         return Finding(
             Level.ALERT,
-            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: all texts are nearly the same; "
+            f"Mean entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: all texts are nearly the same; "
             f"{trends.control.less_kl}.",
             restrains=True,
         )
     if share < ENTROPY_LOW:
         return Finding(
             Level.WARN,
-            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: variety shrinks; read the samples.",
+            f"Mean entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: variety shrinks; read the samples.",
         )
-    return Finding(Level.GOOD, f"Entropy {entropy.current:.2f} nats a token: varied.")
+    return Finding(Level.GOOD, f"Mean entropy {entropy.current:.2f} nats a token: varied.")
 
 
 def _length(length: Trend, trends: CurveTrends) -> Finding:
@@ -465,11 +465,11 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
 def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if gold.num_points < WINDOW:
         return Finding(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
-    text = f"Gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}')}"
+    text = f"Mean gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}')}"
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
-            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
+            f"Mean gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
             f"stop or {trends.control.less_kl}.",
             restrains=True,
         )
@@ -486,7 +486,7 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
 
 
 def _margin(margin: Trend, trends: CurveTrends) -> Finding:
-    text = f"Margin {margin.current:z.2f}"
+    text = f"Mean margin {margin.current:z.2f}"
     if margin.num_points < WINDOW:
         return Finding(Level.INFO, f"{text}: too early to say.")
     if margin.current <= 0:
@@ -512,8 +512,8 @@ def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
 def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
     threshold = LOSS_STEADY * abs(loss.previous)
     if loss.num_points < WINDOW:
-        return Finding(Level.INFO, f"Loss {loss.current:.3f}: too early to say.")
-    text = f"Loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}')}"
+        return Finding(Level.INFO, f"Mean loss {loss.current:.3f}: too early to say.")
+    text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}')}"
     if loss.is_rising(threshold):
         return Finding(Level.WARN, f"{text}: {trends.to_move_less('lower lr')}.", restrains=True)
     return Finding(Level.GOOD, f"{text}.")

@@ -341,7 +341,7 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
     if score is None or kl is None:
         return ""
     text = (
-        f"Best checkpoint: step {step}, with a score of {score:z.2f} sd and a KL of {kl:.1f} on held-out prompts. A KL of "
+        f"Best checkpoint: step {step}. On held-out prompts its mean score is {score:z.2f} sd and its KL {kl:.1f}. A KL of "
         f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {kl_control_of(run.config).budget:g} is accepted. The newest "
         "checkpoint is preferred, unless its score is more than a standard error below the highest."
     )

@@ -50,7 +50,7 @@ export class ExportCard {
     this.drawn = ''; // what the card shows, as JSON
     this.running = new Set(); // kinds of the exports that are being written
     this.card = html`<section
-      class="lab-card take" aria-label="export" hidden onchange=${() => this.withdrawOffer()}
+      class="lab-card take lab-operating" aria-label="export" hidden onchange=${() => this.withdrawOffer()}
     ></section>`;
     this.progress = html`<span
       class="muted" role="progressbar" aria-label="labels written" aria-valuemin="0" aria-valuemax="100" hidden

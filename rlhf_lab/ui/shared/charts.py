@@ -6,17 +6,19 @@ import plotly.graph_objects as go
 
 
 class Curve(NamedTuple):
-    """A metric that has its own chart. title: a word of the glossary; so is the unit, unless it is ""."""
+    """A metric that has its own chart. title: a word of the glossary; so is the unit, unless it is "". least: a value up to which
+    the axis reaches at least, so that noise near 0 does not look like a change."""
 
     metric: str
     title: str
     unit: str
+    least: float = 0.0
 
 
 #: The first four charts of a run are in view when Train opens.
 CURVES = (
-    Curve("objective/scores", "Score", "sd"),
-    Curve("objective/kl", "KL to the reference", "nats"),
+    Curve("objective/scores", "Score", "sd", 0.5),
+    Curve("objective/kl", "KL to the reference", "nats", 1.0),
     Curve("policy/clipfrac_avg", "Clip fraction", "share"),
     Curve("loss/value_avg", "Value loss", ""),
     Curve("objective/rlhf_reward", "Reward with KL", "sd"),

@@ -31,7 +31,7 @@ def _metric_definitions(text: str) -> dict[str, str]:
             continue
         definition = _sentence(meaning) + (f" ({unit})." if unit not in ("", "–") else ".")
         definition += f" Healthy: {healthy}." if healthy not in ("", "–") else ""
-        definition += f" Otherwise: {otherwise}." if otherwise not in ("", "–") else ""
+        definition += f" {_sentence(otherwise)}." if otherwise not in ("", "–") else ""
         definitions[name.strip("`")] = definition.replace("`", "").replace("*", "")
     return definitions
 

@@ -18,8 +18,9 @@ const markersEnd = (changes) => Math.max(0, ...changes.map(({ step }) => step + 
  * The x axis ends with the curve or the last marker, even if labels of markers need more room. The y axis starts at 0
  * unless a value is negative; for a constant curve, plotly's own range would be 1 above and below.
  * @param {{ lastStep: number, min: number, max: number }} range @param {Change[]} changes
+ * @param {number} least the y axis reaches this value
  */
-export function axisRanges({ lastStep, min, max }, changes) {
+export function axisRanges({ lastStep, min, max }, changes, least = 0) {
   const end = Math.max(1, 1.04 * lastStep, markersEnd(changes));
   const constant = {
     minallowed: Math.min(0, 1.25 * min),
@@ -27,7 +28,10 @@ export function axisRanges({ lastStep, min, max }, changes) {
   };
   return {
     xaxis: { autorangeoptions: { minallowed: 0, maxallowed: end } },
-    yaxis: { rangemode: min < 0 ? 'normal' : 'nonnegative', autorangeoptions: min === max ? constant : {} },
+    yaxis: {
+      rangemode: min < 0 ? 'normal' : 'nonnegative',
+      autorangeoptions: least && max < least ? { include: least } : min === max ? constant : {},
+    },
   };
 }
 

@@ -158,13 +158,14 @@ function themeChanges(plot) {
 export class MetricChart {
   /**
    * @param {{ append: (node: any) => void }} container
-   * @param {{ metric: string, title: string, unit: string, documented?: string }} curve documented: the metric whose
+   * @param {{ metric: string, title: string, unit: string, documented?: string, least?: number }} curve documented: the metric whose
    *   definition it has, if not its own
    * @param {{ layout: any, config: any }} base of plotly
    * @param {(step: number) => void} onStep a point was clicked
    */
   constructor(container, curve, base, onStep) {
     this.base = base;
+    this.least = curve.least;
     this.onStep = onStep;
     this.pointCount = 0;
     this.changes = []; // {step, text} of the markers
@@ -240,7 +241,7 @@ export class MetricChart {
       min: Math.min(before.min, ...finite),
       max: Math.max(before.max, ...finite),
     };
-    const ranges = axisRanges(this.range, this.changes);
+    const ranges = axisRanges(this.range, this.changes, this.least);
     Object.assign(xaxis, ranges.xaxis);
     Object.assign(yaxis, ranges.yaxis);
     const [from, to] = xaxis.autorange === false ? xaxis.range : [0, this.range.lastStep];

@@ -1,0 +1,78 @@
+"""The stage in a browser: its values and charts of a run, and that nothing of a run is left when it is closed or another project
+is opened. No engine."""
+
+import pytest
+from helpers import control
+from playwright.sync_api import expect
+from prepared_labs import temporary_project
+
+from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.records import StepResult
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run, set_run_status
+
+
+@pytest.fixture
+def db(lab):
+    with Database.open(lab.home) as database:
+        yield database
+
+
+@pytest.fixture
+def run(db, idle_project):
+    """A run that trains, with one step."""
+    config = PolicyConfig(steps=9).to_dict()
+    created = create_run(db, idle_project.id, None, "on the stage", config=config, manifest={}, total_steps=9)
+    set_run_status(db, created.id, RunStatus.RUNNING)
+    add_step(db, created, 1, 0.25)
+    return created
+
+
+def add_step(db, run, at: int, score: float) -> None:
+    values = {"objective/scores": score, "objective/kl": 0.5, "policy/clipfrac_avg": 0.125, "loss/value_avg": 2.0}
+    record_step(db, run.id, StepResult(at, values))
+
+
+def open_stage(lab, open_page):
+    page = open_page(lab, viewport={"width": 1920, "height": 1080})
+    control(page, "stage").click()
+    expect(page.locator(".lab-stage .main-svg").first).to_be_visible()
+    return page
+
+
+def test_the_values_are_those_of_the_newest_step(lab, db, run, open_page):
+    page = open_stage(lab, open_page)
+    values, step = page.locator(".lab-stage .values div"), page.locator(".lab-stage .figures h3")
+    expect(step).to_have_text("Step 1")
+    expect(values).to_have_text(["Score0.25", "KL to the reference0.5", "Clip fraction0.13", "Value loss2"])
+    term = values.first.locator("button")
+    term.focus()
+    add_step(db, run, 2, 1.5)
+    expect(values.first).to_have_text("Score1.5")
+    expect(step).to_have_text("Step 2")
+    expect(term).to_be_focused()  # only the numbers are drawn again
+
+
+def test_a_closed_stage_gives_its_charts_back(lab, run, open_page):
+    page = open_stage(lab, open_page)
+    expect(page.locator(".lab-stage .main-svg >> visible=true")).not_to_have_count(0)
+    page.evaluate("""() => {
+        window.purged = [];
+        const { purge } = window.Plotly;
+        window.Plotly.purge = (plot) => { window.purged.push(plot.ariaLabel); return purge(plot); }; }""")
+    control(page, "stage-close").click()
+    expect(page.locator(".lab-stage")).to_have_count(0)
+    page.wait_for_function("window.purged.length > 0")
+    assert page.evaluate("window.purged") == ["Score over the steps", "KL to the reference over the steps"]
+
+
+def test_the_stage_drops_the_run_of_another_project(lab, db, run, open_page):
+    page = open_stage(lab, open_page)
+    stage = page.locator(".lab-stage")
+    expect(stage.locator(".state")).to_contain_text("Training · step 1 of 9")
+    with temporary_project(db, lab.home, idle=True):
+        expect(stage.locator(".state")).to_have_text("Which text is better? You decide")
+        expect(stage.locator(".values div, .plots figure, .figures h3:not(:empty)")).to_have_count(0)
+        assert "no-run" in stage.get_attribute("class")
