@@ -6,10 +6,11 @@ from helpers import control
 from playwright.sync_api import expect
 from prepared_labs import temporary_project
 
-from rlhf_lab.common.enums import RunStatus
-from rlhf_lab.common.records import StepResult
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
 
@@ -23,11 +24,15 @@ def db(lab):
 @pytest.fixture
 def run(db, idle_project):
     """A run that trains, with one step."""
+    report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
+    learnt = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learnt)
     config = PolicyConfig(steps=9).to_dict()
-    created = create_run(db, idle_project.id, None, "on the stage", config=config, manifest={}, total_steps=9)
+    created = create_run(db, idle_project.id, model.id, "on the stage", config=config, manifest={}, total_steps=9)
     set_run_status(db, created.id, RunStatus.RUNNING)
     add_step(db, created, 1, 0.25)
-    return created
+    yield created
+    set_run_status(db, created.id, RunStatus.STOPPED)  # no engine would stop it
 
 
 def add_step(db, run, at: int, score: float) -> None:

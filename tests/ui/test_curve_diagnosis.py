@@ -174,8 +174,8 @@ CASES = {
     "kl: far": ({KL: curve((15.0, 10))}, KL, Level.ALERT, "far from the base"),
     "kl: rising while gold is flat": (
         {KL: curve((12.0, 5), (14.0, 5)), GOLD: curve((2.0, 10))}, KL, Level.ALERT,
-        "Mean KL 14.0 nats a response, +2.0 since the start, now rising, while gold does not rise: the policy probably exploits the "
-        "reward model; raise beta or stop.",
+        "Mean KL 14.0 nats a response, +2.0 since the start, now rising, while gold does not rise: the policy probably exploits "
+        "the reward model; raise beta or stop.",
     ),
     "kl: rising while gold falls": ({KL: ramp(9, 14, 10), GOLD: curve((2.0, 5), (1.5, 5))}, KL, Level.ALERT, "gold does not"),
     "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),

@@ -2,7 +2,7 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { deleteConfirmation, nameField, promptView, showNotice, textView } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, nameField, promptView, showNotice, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -44,11 +44,7 @@ export class BlindTest extends BlindPairs {
   }
 
   buildCard() {
-    const begin = html`<button
-      type="button" class="lab-button" data-do="blind-begin" onclick=${() => this.begin()}
-    >
-      Start a blind test
-    </button>`;
+    const begin = actionButton('blind-begin', 'Start a blind test', () => this.begin(), '');
     const count = html`<label class="lab-row"><span class="muted">pairs</span>${this.pairCount}</label>`;
     return html`<section class="lab-card blind blind-pairs" aria-label="blind test">
       <h2>${term('blind test', 'Blind test')}</h2>

@@ -1,7 +1,7 @@
 // @ts-check
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
-import { deleteConfirmation } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/session.js';
@@ -31,16 +31,8 @@ export class Tournament extends BlindPairs {
       class="lab-input" type="text" inputmode="numeric" value="24" aria-label="prompts" data-do="tournament-prompts"
     />`;
     this.chips = html`<div class="lab-row chips" data-do="tournament-contestants"></div>`;
-    this.beginButton = html`<button
-      type="button" class="lab-button" data-do="tournament-begin" onclick=${() => this.begin()}
-    >
-      Start a tournament
-    </button>`;
-    this.addButton = html`<button
-      type="button" class="lab-button small" data-do="tournament-add" onclick=${() => this.addChosen()}
-    >
-      Add the models chosen above
-    </button>`;
+    this.beginButton = actionButton('tournament-begin', 'Start a tournament', () => this.begin(), '');
+    this.addButton = actionButton('tournament-add', 'Add the models chosen above', () => this.addChosen());
     this.note = html`<span class="muted" data-do="tournament-note"></span>`;
     this.ranking = new RankingView();
     this.card = this.buildCard();
