@@ -95,12 +95,15 @@ def test_a_template_listens_and_is_new_each_time(page):
 def test_the_charts_are_loaded_again_after_a_failure(page):
     code = """async () => {
       const { loadPlotly } = await import('/shared/charts.js');
-      const failure = await loadPlotly('data:text/unknown,').catch((error) => error.message);
-      const load = () => loadPlotly('data:text/javascript,window.loads = (window.loads ?? 0) + 1');
+      const load = () => loadPlotly('/plotly.js');
+      const failure = await load().catch((error) => error.message);
       await Promise.all([load(), load()]);
       await load();
       return [failure, window.loads];
     }"""
+    script = {"body": "window.loads = (window.loads ?? 0) + 1", "content_type": "text/javascript"}
+    replies = iter([lambda route: route.abort(), lambda route: route.fulfill(**script)])
+    page.route("**/plotly.js", lambda route: next(replies)(route))  # noqa: PLW0108  Playwright reads its signature
     assert page.evaluate(code) == ["The charts could not be loaded.", 1]
 
 

@@ -264,7 +264,9 @@ export class BlindPairs {
       </div>`;
     return html`<div class="lab-row">${head}</div>
       ${promptView(pair.turns, 'asked lab-scroll')}
-      <div class="sides">${side('left', 'right', 'First is better', '1')} ${side('right', 'left', 'Second is better', '2')}</div>
+      <div class="sides">
+        ${side('left', 'right', 'First is better', '1')}${side('right', 'left', 'Second is better', '2')}
+      </div>
       <div class="lab-row">${this.choiceButton('tie', 'Equally good', '0')} ${others}</div>`;
   }
 

@@ -158,8 +158,8 @@ function themeChanges(plot) {
 export class MetricChart {
   /**
    * @param {{ append: (node: any) => void }} container
-   * @param {{ metric: string, title: string, unit: string, documented?: string, least?: number }} curve documented: the metric whose
-   *   definition it has, if not its own
+   * @param {{ metric: string, title: string, unit: string, documented?: string, least?: number }} curve
+   *   documented: the metric whose definition it has, if not its own; least: a value up to which its axis reaches
    * @param {{ layout: any, config: any }} base of plotly
    * @param {(step: number) => void} onStep a point was clicked
    */
