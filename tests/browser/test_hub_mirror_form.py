@@ -10,17 +10,17 @@ from prepared_labs import idle_lab
 from support.mirror_hub import READ_TOKEN, TOKEN, MirrorHub
 
 
-@pytest.fixture
-def hub(tmp_path):
-    server = MirrorHub(tmp_path / "hub")
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    server = MirrorHub(tmp_path_factory.mktemp("hub"))
     with server.running():
         yield server
 
 
-@pytest.fixture
-def lab(hub, tmp_path, request):
-    variables = getattr(request, "param", {"HF_TOKEN": ""})
-    lab = idle_lab(tmp_path / "home", environment=hub.environment(tmp_path / "cache") | variables).start()
+@pytest.fixture(scope="module")
+def lab(hub, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    lab = idle_lab(folder / "home", environment=hub.environment(folder / "cache") | {"HF_TOKEN": ""}).start()
     yield lab
     lab.stop()
 
@@ -78,14 +78,6 @@ def test_repository_and_token_are_entered_on_the_page(lab, hub, open_page):
     control(page, "mirror-sure").click()
     expect_text(page, "mirror-state", "The lab is not saved to the Hub.")
     assert TOKEN not in lab.log.read_text()
-
-
-@pytest.mark.parametrize("lab", [{"RLHF_LAB_MIRROR": "someone/lab"}], indirect=True)
-def test_a_variable_wins_and_the_page_says_so(lab, open_page):
-    page = open_page(lab)
-    open_form(page)
-    expect_text(page, "mirror-variable", "RLHF_LAB_MIRROR names someone/lab")
-    expect(control(page, "mirror-repository")).to_be_hidden()
 
 
 #: JavaScript: requests wait at most half a second.

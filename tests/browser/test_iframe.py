@@ -14,16 +14,13 @@ from spaces_proxy import TlsProxy
 CODE = "FRAME7"
 
 
-@pytest.fixture(params=["SPACE_HOST", "--url"])
-def lab_behind_proxy(request, tmp_path):
-    """A lab and the proxy in front of it. Its https address is set by the Space, or by `--url`."""
+@pytest.fixture
+def lab_behind_proxy(tmp_path):
+    """A lab and the proxy in front of it. Its https address is that of the Space."""
     proxy, lab = TlsProxy(0, tmp_path), idle_lab(tmp_path / "home")
     lab.environment = {"RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
     lab.environment |= {"RLHF_LAB_FRAME_ORIGINS": "http://127.0.0.1:*"}
-    if request.param == "SPACE_HOST":
-        lab.environment |= {"SPACE_ID": "somebody/lab", "SPACE_HOST": f"localhost:{proxy.port}"}
-    else:
-        lab.options = ("--url", proxy.url)
+    lab.environment |= {"SPACE_ID": "somebody/lab", "SPACE_HOST": f"localhost:{proxy.port}"}
     try:
         proxy.upstream_port = lab.start().port
         yield lab, proxy

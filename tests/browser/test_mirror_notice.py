@@ -2,7 +2,7 @@
 
 import pytest
 from browser_lab import press_key
-from helpers import ENGINE_TIMEOUT_MS, control
+from helpers import ENGINE_TIMEOUT_MS, control, expect_text, open_tab
 from playwright.sync_api import expect
 from prepared_labs import idle_lab
 from support.mirror_hub import MirrorHub
@@ -25,6 +25,11 @@ def lab(hub, tmp_path):
 
 def test_a_failed_save_is_shown_with_what_to_do(lab, hub, open_page):
     page = open_page(lab)
+    open_tab(page, "Runs & data")
+    page.locator("#runs-backup > button").click()
+    expect_text(page, "mirror-variable", "RLHF_LAB_MIRROR names someone/lab")  # and wins over the form
+    expect(control(page, "mirror-repository")).to_be_hidden()
+    open_tab(page, "Label")
     expect(control(page, "mirror")).to_contain_text("Saved ", timeout=ENGINE_TIMEOUT_MS)
     hub.is_down = True
     press_key(page, "1")

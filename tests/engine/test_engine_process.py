@@ -26,23 +26,17 @@ def test_a_run_records_every_step_and_samples(home, undisturbed):
     assert get_run(home.db, undisturbed.id).manifest["machine"]["threads"] == 1
 
 
-def test_kill_9_changes_no_number_and_loses_no_label(home, reward_model_id, undisturbed):
+def test_kill_9_and_sigterm_change_no_number_and_lose_no_label(home, reward_model_id, undisturbed):
+    """Killed before the first checkpoint and in the last step; between them the process ends cleanly on SIGTERM."""
     votes = vote_counts(home.db, home.project.id)
-    run, job = home.run(reward_model_id)
-    for steps in (1, 4):
-        home.engine()
-        home.await_steps(run, steps)
-        home.kill()
-        time.sleep(0.1)
-    assert home.done(job).status is JobStatus.DONE
-    assert home.curve(run) == home.curve(undisturbed)
-    assert vote_counts(home.db, home.project.id) == votes
-
-
-def test_sigterm_during_a_run_ends_the_process_cleanly(home, reward_model_id, undisturbed):
     run, job = home.run(reward_model_id)
     home.engine()
     home.await_steps(run, 1)
+    home.kill()
+    time.sleep(0.1)
+
+    home.engine()
+    home.await_steps(run, 2)
     row = engine_process.engine_state(home.db).row
     os.kill(row.process.pid, signal.SIGTERM)
     for _ in range(PATIENCE_S * 10):
@@ -53,8 +47,14 @@ def test_sigterm_during_a_run_ends_the_process_cleanly(home, reward_model_id, un
     assert engine_process.engine_state(home.db).row.stopped_at is not None
     assert queue.get_job(home.db, job.id).status is JobStatus.QUEUED
     assert get_run(home.db, run.id).status is RunStatus.INTERRUPTED
+
+    home.engine()
+    home.await_steps(run, 4)
+    home.kill()
+    time.sleep(0.1)
     assert home.done(job).status is JobStatus.DONE
     assert home.curve(run) == home.curve(undisturbed)
+    assert vote_counts(home.db, home.project.id) == votes
 
 
 def test_completions_in_the_middle_of_a_run_change_no_number(home, reward_model_id, undisturbed):
