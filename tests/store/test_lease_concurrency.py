@@ -29,7 +29,7 @@ def test_simulated_people_never_get_a_pair_twice_or_a_leased_one(
     screen: dict[str, tuple[int, float]] = {}
     done: dict[str, set[int]] = {annotator: set() for annotator in people}
     votes: Counter[int] = Counter()
-    for step in range(600):
+    for step in range(300):
         now += rng.choice([0.1, 1.0, 5.0])
         annotator = rng.choice(people)
         if annotator not in screen:
@@ -117,7 +117,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS)
 def test_any_order_of_voting_undoing_and_redoing(db: Database, actions: list[tuple[str, str]]) -> None:
     """Against a list of done and a list of undone votes for each person, as an editor keeps them."""
