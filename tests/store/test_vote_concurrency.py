@@ -183,7 +183,7 @@ def apply_to_store(db: Database, project: Project, ids: list[int], action: tuple
         return "stale"
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS)
 def test_any_order_of_casting_and_undoing(db: Database, actions: list[tuple]) -> None:
     project = projects.create_project(db, "p", "m", "h", "s", 0, [("x", "train")])
