@@ -192,12 +192,11 @@ MUTANTS = [
     Mutant(SEQUENTIAL, "forecasts ignore the other opponent's share", "future[opponent] = future[opponent]", "future[Opponent.BASE] = future[Opponent.BASE]",
            "test_forecasts_of_clear_trends"),
     # --- core/evidence_budget.py ---
-    Mutant(EVIDENCE, "scores instead of their squares", "fit.coefficients) ** 2", "fit.coefficients)", "test_one_label_by_hand"),
-    Mutant(EVIDENCE, "the variance is left out", "signal + float(score_variance(gram, fit, products, square_norms).mean())", "signal",
-           "test_one_label_by_hand test_it_rises_with_labels_that_agree_and_falls_with_those_that_do_not"),
-    Mutant(EVIDENCE, "0 / 0 for equal texts", "signal / total if total > 0 else 0.0", "signal / total if total >= 0 else 0.0",
-           "test_it_rises_with_labels_that_agree_and_falls_with_those_that_do_not"),
-    Mutant(EVIDENCE, "the budget ignores the evidence", "return full * reliability", "return full", "test_budget"),
+    Mutant(EVIDENCE, "without the two labels that are added", "(right + 1) / (decided + 2)", "right / max(1, decided)", "test_budgets_by_hand"),
+    Mutant(EVIDENCE, "the correlation is not squared", "accuracy - 0.5)) ** 2", "accuracy - 0.5))", "test_budgets_by_hand"),
+    Mutant(EVIDENCE, "an accuracy below 1/2 counts as one above", "max(0.0, accuracy - 0.5)", "abs(accuracy - 0.5)", "test_budgets_by_hand"),
+    Mutant(EVIDENCE, "twice the angle", "math.sin(math.pi * max", "math.sin(2 * math.pi * max",
+           "test_budgets_by_hand test_the_share_is_the_squared_correlation_of_normal_scores"),
 ]
 # fmt: on
 
