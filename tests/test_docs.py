@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (ROOT, ROOT / "docs", ROOT / "benchmarks" / "results", ROOT / "assets" / "model")
 DOCUMENTS = sorted(path for folder in FOLDERS for path in folder.glob("*.md"))
 KEY = re.compile(
-    r"(objective|policy|loss|val|eval|tokens|time|memory|rewards|rejection)/[a-z_]+|grad_norm|lr|eps|episode|epoch"
+    r"(objective|policy|loss|val|eval|tokens|time|memory|rewards|rejection|live)/[a-z_]+|grad_norm|lr|eps|episode|epoch"
 )
 
 

@@ -41,11 +41,14 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
 from rlhf_lab.engine.job_progress import JobProgress
+from rlhf_lab.engine.live_run import JUDGE_KEY
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.text_features import add_missing_features
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs.instant_reward import labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project
@@ -156,7 +159,13 @@ def add_parser(subparsers: Any) -> None:
     )
     add_common_arguments(parser)
     add_open_argument(parser)
-    parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
+    parser.add_argument(
+        "--labels", type=int, default=60, help="pairs the judge labels before the policy is trained (default 60)"
+    )
+    parser.add_argument(
+        "--label-every", type=int, default=1, metavar="STEPS",
+        help="with --live: the judge labels a further pair, of the policy's texts, after so many steps each time (default 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--sampling", choices=("random", "teaching"), default="random",
         help="which pairs the judge labels (default random): docs/LABELLING.md",
@@ -229,13 +238,20 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         pairs = PairRequest(args.labels, sampling=args.sampling)
         sample_pairs(model_cache, project, pairs, on_note=skipped_notes.append)
         report(0.08, None, f"the judge {judge.name} labels", new_phase=True)
-        choice_counts = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
+        label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
         timer.finish_phase("sample", 0.1, "training the reward model")
-        row = train_reward_model(model_cache, project, RewardRequest(reward_config, Source.SIMULATED))
+        row, manifest = None, {}
+        if policy_config.live:
+            manifest = {JUDGE_KEY: {"every": args.label_every, "noise": args.noise}}
+            while add_missing_features(model_cache, project.id):
+                pass
+        else:
+            row = train_reward_model(model_cache, project, RewardRequest(reward_config, Source.SIMULATED))
+            manifest = {"labels": asdict(row.snapshot)}
         timer.finish_phase("reward", 0.25, "training the policy")
         run_row = create_run(
-            db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
-            manifest={"judge": args.judge, "labels": asdict(row.snapshot)}, total_steps=policy_config.steps,
+            db, project.id, row.id if row else None, f"demo {judge.name}", config=policy_config.to_dict(),
+            manifest={"judge": args.judge, **manifest}, total_steps=policy_config.steps,
         )  # fmt: skip
         steps = policy_config.steps
 
@@ -247,7 +263,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             run = PolicyRun(model_cache, run_row.id, report_progress=on_progress)
             run.execute()
         timer.finish_phase("policy", 0.75, "evaluating")
-        reward_model = model_cache.reward_model(row.id, "reward")
+        live = run.trainer.state.live
+        reward_model = live.model if live else model_cache.reward_model(run_row.reward_model_id or 0, "reward")
         evaluation = evaluate(model_cache, project, run.trainer.state.policy, reward_model, judge, policy_config)
         tournament = None
         if args.tournament:
@@ -256,16 +273,17 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
                 model_cache, project, run_row.id, judge, noise=args.noise, max_new_tokens=policy_config.max_new_tokens
             )
         timer.finish_phase("tournament" if args.tournament else "evaluate", 1.0, "done")
+        labels = labels_to_learn_from(db, project.id)[1]
     return DemoResult(
-        labels=sum(choice_counts.values()),
-        label_ties=choice_counts.get(Choice.TIE, 0),
+        labels=len(labels),
+        label_ties=sum(label.choice is Choice.TIE for label in labels),
         judge=judge.name,
         seed=policy_config.seed,
         algorithm=policy_config.algorithm,
         model=args.model,
         prompt_set=project.prompt_set,
         note="".join(skipped_notes),
-        cross_validated_accuracy=row.report["accuracy"],
+        cross_validated_accuracy=row.report["accuracy"] if row else None,
         seconds=timer.seconds(),
         tournament=tournament,
         **asdict(evaluation),

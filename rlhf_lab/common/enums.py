@@ -99,13 +99,14 @@ class EngineState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """Kinds of events of a run: controls by people, and notes by the engine."""
+    """Kinds of events of a run: controls by people; new heads of a live run and notes by the engine."""
 
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"
     SET = "set"
     SWITCH_REWARD = "switch_reward"
+    HEAD = "head"
     NOTE = "note"
 
 

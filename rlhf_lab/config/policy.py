@@ -163,6 +163,15 @@ class PolicyConfig(Config):
         only=ROLLOUTS,
     )  # fmt: skip
 
+    live: bool = setting(
+        False, "learn the reward from the labels as they come, see docs/SCREENS.md; needs a kl_budget", group="reward",
+        only=ROLLOUTS,
+    )  # fmt: skip
+    brake_every: int = setting(
+        0, "steps between blind pairs; the run pauses if people prefer the other texts to the policy's; 0: none", 0, 10_000,
+        group="run", only=ROLLOUTS,
+    )  # fmt: skip
+
     kl_budget: float | None = setting(
         None,
         "KL per response in nats that lr and beta are adapted to keep (offline methods: lr only)",
@@ -485,6 +494,19 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         *kl_conflicts(c.to_dict(), c.responses_per_step),
         (
+            c.live and c.kl_budget is None,
+            "live = on needs a KL budget, because a reward model of a few labels must not move the policy far. Set kl_budget, "
+            "for example to 4",
+        ),
+        (
+            (c.live or c.brake_every > 0) and c.processes > 1,
+            f"processes = {c.processes}: a run that makes pairs for people trains in one process. Set processes to 1",
+        ),
+        (
+            c.live and c.critic_init == "reward",
+            "critic_init = reward copies a reward model, and a live run has none yet. Choose critic_init = fresh",
+        ),
+        (
             c.spec.loss == "direct_preference" and not c.beta > 0,
             f"beta = 0 leaves {c.algorithm} without a loss: its implicit reward is beta times a log-ratio. "
             "Choose a positive beta",
@@ -562,3 +584,5 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lab": {},
     "gentle": {"kl_budget": 2.0},
 }
+#: Of a live run that is started where people label: it lasts as long as they do, so its learning rate must not fall to 0.
+LIVE_RUN_SETTINGS: dict[str, Any] = {"steps": 200, "lr_schedule": "constant"}

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, median
@@ -18,7 +18,7 @@ from typing import NoReturn
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import LabelSnapshot, Run, RunEvent, StepResult
+from rlhf_lab.common.records import LabelSnapshot, Prompt, Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
@@ -30,6 +30,7 @@ from rlhf_lab.engine.job_progress import (
     no_job_progress,
 )
 from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
+from rlhf_lab.engine.live_run import JUDGE_KEY, LiveHeads, LivePairs, let_judge_label
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, live_value, setting_key
@@ -39,14 +40,18 @@ from rlhf_lab.engine.run_manifest import (
     function_change_note,
     own_function_hashes,
 )
+from rlhf_lab.engine.text_features import FEATURES
 from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
+from rlhf_lab.quality.brake import BRAKE_KEY, pause_payload, pause_text
 from rlhf_lab.rewards.evaluator import FunctionTerms
 from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
+from rlhf_lab.store.live_runs import get_head
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
@@ -61,6 +66,7 @@ from rlhf_lab.store.runs import (
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.offline.trainer import OfflineTrainer
+from rlhf_lab.training.policy.live_reward import LiveReward
 from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
@@ -114,6 +120,9 @@ class PolicyRun:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._applied_events: list[RunEvent] = []
         self._functions: FunctionTerms | None = None  # the functions among the reward terms
+        self._heads: LiveHeads | None = None
+        self._pairs: LivePairs | None = None
+        self._recorded_steps = self.run.step  # up to here a resumed run repeats recorded heads
         self.trainer = self._make_trainer()
         self.trainer.state.on_sampling = self.on_sampling
         self._sampling = SamplingProgress(self._sampling_estimate)
@@ -132,14 +141,16 @@ class PolicyRun:
             for split in ("train", "eval")
         )
         labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")
+        live = self._make_live_parts(backbone, adapters, train_prompts.prompts)
         task = PolicyTask(
             prompts=[prompt.text for prompt in train_prompts.prompts],
-            scorer=self._scorer(backbone, self.run.reward_model_id),
+            scorer=self._scorer(backbone, self.run.reward_model_id) if live is None else live.model,
             sample_prompts=[prompt.text for prompt in eval_prompts.prompts][: self.config.sample_count],
             eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
             gold=load_judge(judge).score if judge else None,
             ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
             labels=labels.labels,
+            live=live,
         )
         trainer = (OfflineTrainer if self.config.is_offline else PolicyTrainer)(
             backbone, adapters, task, self.config, adapter=POLICY_SLOT, on_progress=self.on_progress,
@@ -151,6 +162,17 @@ class PolicyRun:
                 if message:
                     self._note(message, 0)
         return trainer
+
+    def _make_live_parts(
+        self, backbone: Backbone, adapters: Adapters, train_prompts: Sequence[Prompt]
+    ) -> LiveReward | None:
+        """What a live run and a brake need; returns the reward of a live run."""
+        if self.config.live or self.config.brake_every:
+            self._pairs = LivePairs(self.model_cache, adapters, self.run, self.config, train_prompts)
+        if not self.config.live:
+            return None
+        self._heads = LiveHeads(self.model_cache, self.run, self.config)
+        return LiveReward(backbone, adapters, FEATURES)
 
     def _labels(self, backbone: Backbone) -> PreparedLabels:
         """The labels of the run's reward model, with the same annotator weights; without a reward model the run's own labels."""
@@ -256,6 +278,7 @@ class PolicyRun:
         last_state = self.trainer.state.state_dict()
         try:
             if self.trainer.steps_done == 0:
+                self._replay_events()
                 self.trainer.measure_score_unit()
                 self._record_with_retry(StepResult(0, {}, samples=self.trainer.samples()))
             while self.trainer.steps_done < self.config.steps:
@@ -268,6 +291,7 @@ class PolicyRun:
                 last_state = self.trainer.state.state_dict()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
                     self._save_checkpoint(last_state)
+                self._add_pairs(result.step)
                 self._report_step()
         except RunStopped as stop:
             self.trainer.state.load_state_dict(*last_state)
@@ -395,10 +419,7 @@ class PolicyRun:
     def _apply_controls(self) -> None:
         """Between steps, replay the events recorded for this step, then apply the pending ones."""
         step = self.trainer.steps_done
-        due = [event for event in self.events_to_replay if event.applied_step == step]
-        self.events_to_replay = [event for event in self.events_to_replay if (event.applied_step or 0) > step]
-        for event in due:
-            self._apply_event(event)
+        self._replay_events()
         self._handle_halts()
         pending = [
             event for event in pending_events(self.model_cache.db, self.run.id) if event.kind not in HALT_EVENT_KINDS
@@ -415,6 +436,43 @@ class PolicyRun:
                 if setting_key(event) is None or setting_key(earlier) != setting_key(event)
             ]
 
+    def _replay_events(self) -> None:
+        """Apply the events recorded for this step. A live run then learns from the labels that came since its last head; steps
+        that are repeated have recorded heads."""
+        step = self.trainer.steps_done
+        due = [event for event in self.events_to_replay if event.applied_step == step]
+        self.events_to_replay = [event for event in self.events_to_replay if (event.applied_step or 0) > step]
+        for event in due:
+            self._apply_event(event)
+        if (
+            self._heads is None
+            or step < self._recorded_steps
+            or EventKind.HEAD in {e.kind for e in self.events_to_replay}
+        ):
+            return
+        head = self._heads.newest()
+        if head is not None:
+            event = add_event(self.model_cache.db, self.run.id, EventKind.HEAD, {"version": head.version})
+            mark_event_applied(self.model_cache.db, event.id, step)
+            self._apply_event(event)
+
+    def _add_pairs(self, step: int) -> None:
+        """Make pairs of a live run or for a brake, and pause the run if people prefer the other texts of earlier pairs.
+
+        In a run without people the judge labels, and the run is stopped.
+        """
+        if self._pairs is None:
+            return
+        best = self.trainer.state.kl_control.best
+        self._pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, None if best is None else best.step)
+        if JUDGE_KEY in self.run.manifest:
+            let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
+        payload = pause_payload(self.model_cache.db, self.run.id)
+        if payload is not None and step < self.config.steps:
+            # Nobody could let a run without people continue.
+            kind = EventKind.STOP if JUDGE_KEY in self.run.manifest else EventKind.PAUSE
+            add_event(self.model_cache.db, self.run.id, kind, dict(payload))
+
     def _apply_event(self, event: RunEvent) -> None:
         """Change a setting or switch the reward model.
 
@@ -428,6 +486,9 @@ class PolicyRun:
                 scorer = self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"]))
                 assert scorer is not None
                 self.trainer.set_scorer(scorer)
+            elif event.kind is EventKind.HEAD:
+                head = get_head(self.model_cache.db, self.run.id, int(event.payload["version"]))
+                self.trainer.set_head(head.version, head.labels, head.weights, head.kl_budget)
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
                 self.trainer.state.config = self.trainer.state.config.replace(
                     micro_batch=int(event.payload["micro_batch"])
@@ -449,13 +510,17 @@ class PolicyRun:
     def _stop(self, event: RunEvent) -> NoReturn:
         step = self.trainer.steps_done
         mark_event_applied(self.model_cache.db, event.id, step)
-        raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}; it can be resumed")
+        reason = f": {pause_text(event.payload)}" if BRAKE_KEY in event.payload else ""
+        raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}{reason}; it can be resumed")
 
     def _pause(self, event: RunEvent) -> None:
         """Wait until the run is resumed, and run short jobs during the pause. Does not change the state of the trainer."""
         db, run_id = self.model_cache.db, self.run.id
         mark_event_applied(db, event.id, self.trainer.steps_done)
-        set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")
+        message = f"paused in step {self.trainer.steps_done + 1}"
+        if BRAKE_KEY in event.payload:
+            message = f"paused after step {self.trainer.steps_done}: {pause_text(event.payload)}"
+        set_run_status(db, run_id, RunStatus.PAUSED, message)
         paused_at = time.monotonic()
         while True:
             if self.should_exit():

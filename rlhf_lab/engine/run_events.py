@@ -9,7 +9,7 @@ def setting_key(event: RunEvent) -> tuple[str, ...] | None:
     """The setting that an event changes, or None. Of several events for the same setting, the last one is effective."""
     if event.kind is EventKind.SET:
         return ("set", str(event.payload.get("name")))
-    return ("reward",) if event.kind is EventKind.SWITCH_REWARD else None
+    return (event.kind.value,) if event.kind in (EventKind.SWITCH_REWARD, EventKind.HEAD) else None
 
 
 def effective_events(events: list[RunEvent]) -> list[RunEvent]:

@@ -341,6 +341,8 @@ def _reward_text(run: Run, row: RewardModelRow | None) -> str:
     """What the policy was trained with: its reward, or the labels if it was trained on labels."""
     if spec_of(algorithm_of(run.config)).learns_from == "labels":
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
+    if run.config.get("live"):
+        return "against a reward model that learned from labels during the run"
     terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
     if row is None:
         return f"on reward functions, without a reward model ({terms})"

@@ -111,6 +111,14 @@ class Explanation(NamedTuple):
     influences: dict[int, float]
 
 
+def labels_to_learn_from(db: Database, project_id: int) -> tuple[Source, list[PairLabel]]:
+    """The newest labels of people, or simulated ones if there are none."""
+    labels = newest_labels(db, project_id, Source.HUMAN)
+    if labels:
+        return Source.HUMAN, labels
+    return Source.SIMULATED, newest_labels(db, project_id, Source.SIMULATED)
+
+
 class InstantModel:
     """The head of one project, the labels that it learnt from, and the Gram matrix of their pairs."""
 
@@ -129,12 +137,8 @@ class InstantModel:
         self._scaler: LayerScaler
 
     def update(self) -> None:
-        """Learn from the current labels: those of people, or simulated ones if there are none."""
-        source = Source.HUMAN
-        labels = newest_labels(self.db, self.project_id, source)
-        if not labels:
-            source = Source.SIMULATED
-            labels = newest_labels(self.db, self.project_id, source)
+        """Learn from the current labels (`labels_to_learn_from`)."""
+        source, labels = labels_to_learn_from(self.db, self.project_id)
         if labels == self._stored_labels and not self.figures.waiting:
             return
         self._stored_labels = labels
@@ -185,6 +189,16 @@ class InstantModel:
         decided = Counter(label.pair_id for label in self._labels if label.choice in DECIDED)
         return sum(decided.values()) - max(decided.values(), default=0) >= MIN_DECIDED
 
+    def weights(self) -> Float32 | None:
+        """(F,) weights of the head for features that are not scaled; None before anything is fitted."""
+        weights = None if self._fit is None else self._weights_without(None)
+        return None if weights is None else (weights * self._scaler.scales).astype(np.float32)
+
+    @property
+    def labels(self) -> list[PairLabel]:
+        """All labels of the last `update`, oldest first."""
+        return self._stored_labels
+
     def scores(self, vectors: Float32) -> Float32 | None:
         """(N,) raw scores of unlabelled texts by their features (N, D).
 
@@ -211,7 +225,10 @@ class InstantModel:
             return None
         features = self._scaler(vector - self._scaler.mean)
         pair_ids, signs = self._signed(self._labels, np.ones(len(self._labels)))
-        gram, products = self._pairs.gram(pair_ids, signs), self._pairs.products(pair_ids, signs, features)
+        gram, products = (
+            self._pairs.gram(pair_ids, signs),
+            self._pairs.products(pair_ids, signs, features),
+        )
         influences = label_influences(gram, self._fit, products)
         sd = float(score_variance(gram, self._fit, products, float(features @ features))) ** 0.5
         by_vote = {label.vote_id: float(x) / spread for label, x in zip(self._labels, influences, strict=True)}

@@ -4,7 +4,7 @@ import random
 import uuid
 
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import Vote
+from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.judges.builtin import Judge, prefer
 from rlhf_lab.store.database import Database
@@ -25,23 +25,27 @@ def label_with_judge(
 ) -> dict[Choice, int]:
     """Let a judge vote on up to `count` pairs on which it has no vote yet; returns how often it made each choice.
 
-    A vote is a function of the pair, the judge, the noise and the seed.
+    Each vote is a `judge_vote`.
     """
     counts: dict[Choice, int] = {}
     for _ in range(count):
         pair = next_unvoted_pair(db, project_id, annotator_name_of(judge), Source.SIMULATED)
         if pair is None:
             break
-        rng = random.Random(derive_seed(seed, "judge", judge.name, pair.id))
-        choice = prefer(judge, pair.prompt.text, pair.first.text, pair.second.text, noise=noise, rng=rng)
-        vote = Vote(
-            uuid=str(uuid.uuid4()),
-            pair_id=pair.id,
-            annotator=annotator_name_of(judge),
-            source=Source.SIMULATED,
-            choice=choice,
-            first_on_left=rng.random() < 0.5,
-        )
+        vote = judge_vote(judge, pair, noise=noise, seed=seed)
         cast_vote(db, vote)
-        counts[choice] = counts.get(choice, 0) + 1
+        counts[vote.choice] = counts.get(vote.choice, 0) + 1
     return counts
+
+
+def judge_vote(judge: Judge, pair: Pair, *, noise: float = 0.0, seed: int = 0) -> Vote:
+    """The vote of a judge: a function of the pair, the judge, the noise and the seed, apart from its uuid."""
+    rng = random.Random(derive_seed(seed, "judge", judge.name, pair.id))
+    return Vote(
+        uuid=str(uuid.uuid4()),
+        pair_id=pair.id,
+        annotator=annotator_name_of(judge),
+        source=Source.SIMULATED,
+        choice=prefer(judge, pair.prompt.text, pair.first.text, pair.second.text, noise=noise, rng=rng),
+        first_on_left=rng.random() < 0.5,
+    )

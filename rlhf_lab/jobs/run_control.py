@@ -32,6 +32,7 @@ from rlhf_lab.common.records import REQUESTER_KEY, VISITOR_RUN, Job, LabelSnapsh
 from rlhf_lab.config.policy import AUTOMATIC, PRESETS, PolicyConfig, check_live_setting
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
+from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
@@ -80,6 +81,8 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     ptx_texts with ptx_coef = 0, unusable reward terms, or a critic that cannot be initialised from this reward model.
     """
     check_reward(db, home, project_id, config, reward_terms)
+    if config.live:
+        _check_live_run(db, project_id, reward_terms)
     reward_model = _reward_model_of_new_run(db, project_id, config, reward_model_id, reward_terms)
     labels = _labels_of_new_run(db, project_id, config, reward_model)
     if judge is None and labels is not None:
@@ -117,6 +120,24 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     return run
 
 
+def _check_live_run(db: Database, project_id: int, reward_terms: Sequence[RewardTerm]) -> None:
+    """Raises LabelError if there are too few labels to start with, ConfigError for reward terms."""
+    if reward_terms:
+        raise ConfigError("A live run learns its reward from the labels alone. Leave out the reward terms, or live.")
+    missing = labels_until_live(db, project_id)
+    if missing:
+        raise LabelError(
+            f"A live run begins with at least {MIN_DECIDED} labels that prefer one text: {missing} more, please. Then it learns "
+            "from every further label while it trains."
+        )
+
+
+def labels_until_live(db: Database, project_id: int) -> int:
+    """How many more labels that prefer one text a live run needs before it can start."""
+    decided = sum(label.choice in DECIDED for label in labels_to_learn_from(db, project_id)[1])
+    return max(0, MIN_DECIDED - decided)
+
+
 def _reward_model_of_new_run(
     db: Database, project_id: int, config: PolicyConfig, reward_model_id: int | None, reward_terms: Sequence[RewardTerm]
 ) -> RewardModelRow | None:
@@ -125,6 +146,8 @@ def _reward_model_of_new_run(
     None if its reward consists of other terms only, or for dpo and sft if no reward model was chosen or none exists.
     """
     if reward_terms and all(term.name != REWARD_MODEL for term in reward_terms):
+        return None
+    if config.live:
         return None
     if config.spec.learns_from == "labels" and not reward_terms:
         if reward_model_id is None:
@@ -137,12 +160,15 @@ def _reward_model_of_new_run(
 def _labels_of_new_run(
     db: Database, project_id: int, config: PolicyConfig, reward_model: RewardModelRow | None
 ) -> LabelSnapshot | None:
-    """The labels of the run's reward model; without one, for dpo and sft, those of the project.
+    """The labels of the run's reward model; without one, for dpo and sft, those of the project; for a live run those that it
+    begins with.
 
     Raises LabelError if none of these labels prefers a text.
     """
     if reward_model is not None:
         return reward_model.snapshot
+    if config.live:
+        return current_labels(db, project_id)
     if config.spec.learns_from != "labels":
         return None
     labels = current_labels(db, project_id)
@@ -278,7 +304,7 @@ def default_run_name(
     }
     preset, differences = min(differences_by_preset.items(), key=lambda item: len(item[1]))
     parts = (
-        [f"{config.algorithm} on {reward_text(reward_model_id, reward_terms)}"]
+        [f"{config.algorithm} on {reward_text(reward_model_id, reward_terms, live=config.live)}"]
         + ([preset] if preset != "lab" else [])
         + differences
     )
@@ -292,10 +318,12 @@ def default_run_name(
     return name if name not in names else next(candidate for candidate in numbered_names if candidate not in names)
 
 
-def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm]) -> str:
-    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" if there is none."""
+def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm], *, live: bool = False) -> str:
+    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" without one; "labels as they come" in a
+    live run."""
     if not reward_terms:
-        return f"reward model {reward_model_id}" if reward_model_id else "labels alone"
+        without = "labels as they come" if live else "labels alone"
+        return f"reward model {reward_model_id}" if reward_model_id else without
     parts = []
     for term in reward_terms:
         name = f"reward model {reward_model_id}" if term.name == REWARD_MODEL else term.label

@@ -66,6 +66,21 @@ class RewardModel:
         return self._map_batches(self.score_batch, prompts, responses, on_progress)
 
     @torch.no_grad()
+    def features(
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[int]],
+        on_progress: ProgressCallback = no_progress,
+    ) -> Tensor:
+        """(N, F) float32 input of the head for each text, on the CPU."""
+
+        def of_batch(batch: Batch) -> Tensor:
+            with self.adapters.using(self.adapter):
+                return text_features(self.backbone, batch, self.head.features)
+
+        return self._map_batches(of_batch, prompts, responses, on_progress)
+
+    @torch.no_grad()
     def raw_scores(
         self,
         prompts: Sequence[Sequence[int]],

@@ -26,6 +26,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.adjudication import next_disputed_pair
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.edited_answers import redo_edit, undo_edited
+from rlhf_lab.store.live_runs import pairs_of_active_runs
 from rlhf_lab.store.pair_selection import (
     draw_gold_pair,
     has_enough_votes,
@@ -78,7 +79,8 @@ def lease_pair(
     """Lease the next pair to this person. Returns None if there is no pair left.
 
     In this order: their newest lease again; a hidden repeat that is due; a pair on which they have no vote. Instead of the
-    last, a gold pair of the same origin is drawn at the rate of the settings. Pairs that need votes come before those that have
+    last, a gold pair of the same origin is drawn at the rate of the settings. Pairs of a run that is training with a live reward
+    or a brake come first, the newest of them before the others. Pairs that need votes come before those that have
     enough; among them, those skipped by fewer people, then those that need the fewest further votes, then the oldest (or the
     newest if the texts come from the policy; a random one in a project with gold pairs). An expert who has begun to decide
     disputed pairs (`start_adjudicating`) gets these one after the other.
@@ -144,7 +146,8 @@ def _next_pair(
     repeat = next_hidden_repeat(votes, project_id, annotator, config, selected_ids)
     if repeat is not None:
         return _Selected(repeat, repeat=True)
-    open_pair = next_open_pair(conn, votes, annotator, config, selected_ids, now)
+    live_ids = pairs_of_active_runs(conn, project_id)
+    open_pair = next_open_pair(conn, votes, annotator, config, selected_ids, now, live_ids)
     if open_pair is None:
         return None
     return _Selected(draw_gold_pair(conn, votes, annotator, config, open_pair, now) or open_pair)

@@ -49,11 +49,13 @@ def next_hidden_repeat(
 
 
 def next_open_pair(
-    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, queued_ids: list[int], now: float
-) -> int | None:
+    conn: Connection, votes: VoteTable, annotator: str, config: LabellingConfig, queued_ids: list[int], now: float,
+    live_ids: Sequence[int] = (),
+) -> int | None:  # fmt: skip
     """The pair to show after those in `queued_ids`, in the order of `lease_pair`, or None if there is none.
 
-    After queued pairs, only pairs that need votes are chosen, and only if PAIRS_LEFT_FOR_OTHERS others stay free.
+    live_ids: pairs of the runs that are training, which come first, in this order. After queued pairs, only pairs that need votes
+    are chosen, and of ordinary ones only if PAIRS_LEFT_FOR_OTHERS others stay free.
     """
     counts = label_and_lease_counts(votes, running_leases(conn, now), annotator)
     skips = votes.count_by_pair("skips", _is_human_skip)
@@ -75,6 +77,10 @@ def next_open_pair(
     if queued_ids:
         is_open[votes.positions_of_pairs(queued_ids)] = False
         is_open &= counts < config.overlap
+    live = votes.positions_of_pairs(live_ids)
+    live = live[is_open[live] & (counts[live] < config.overlap)]
+    if len(live):
+        return int(votes.pair_id[live[0]])
     pairs = np.flatnonzero(is_open)
     if len(pairs) <= (PAIRS_LEFT_FOR_OTHERS if queued_ids else 0):
         return None

@@ -8,7 +8,8 @@
               ├─ imports                                                       imported files with prompts, pairs and votes
               ├─ reward_models ── scores                                       of completions, before people voted
               │       └────────── runs ─┬─ metrics, samples, token_records     per step
-              │                         └─ run_events                          controls and changed settings
+              │                         ├─ run_events                          controls and changed settings
+              │                         └─ live_heads, live_pairs              of runs that train while people label
               └─ jobs ─┬─ engines                                              processes that work on jobs
                        └─ blind_tests ── blind_votes                           comparisons of two models
     people                                                                     who entered with the join code
@@ -56,7 +57,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0019"
+SCHEMA_VERSION = "0020"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -316,6 +317,34 @@ run_events = Table(
     required("payload", Json),
     required("created_at", Float),
     Column("applied_step", Integer),
+)
+
+# The reward models of a live run: heads on frozen features, in the order in which they were fitted. Rows never change.
+live_heads = Table(
+    "live_heads",
+    metadata,
+    foreign_key("run_id", "runs", primary_key=True, autoincrement=False, ondelete="CASCADE"),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    required("labels", Integer),
+    required("decided", Integer),
+    required("labels_digest", String(64)),
+    required("kl_budget", Float),
+    required("weights", LargeBinary),  # float32, little-endian
+    required("created_at", Float),
+    sqlite_with_rowid=False,
+)
+
+# Pairs with a text of the policy of a step; the other text is by the policy too, by the base model or by a checkpoint.
+live_pairs = Table(
+    "live_pairs",
+    metadata,
+    foreign_key("pair_id", "pairs", primary_key=True, autoincrement=False, ondelete="CASCADE"),
+    foreign_key("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
+    required("step", Integer),
+    Column("opponent", enum_type(enums.Opponent)),  # NULL: the policy of the same step
+    Column("opponent_step", Integer),  # of a checkpoint
+    Column("policy_side", enum_type(enums.Choice)),  # NULL if both texts are the policy's
+    sqlite_with_rowid=False,
 )
 
 engines = Table(

@@ -53,6 +53,7 @@ export interface StartRunRequests {
   recommended: Read<PresetQuery, Record<string, string | number | boolean | null>>;
   estimate: Read<SettingsQuery, string>;
   start: Action<StartRun, StartedRun>;
+  start_live: Action<Payload, StartedRun>;
 }
 
 export interface DemoRunRequests {
@@ -172,6 +173,8 @@ export type AskPayload = { annotator?: string | null; models: Array<string>; see
 export type AttributeRow = { name: string; label: string; step_text: string; odds: number | null; low: number | null; high: number | null; is_ignored: boolean };
 export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
 export type BackupState = { is_confirmed: boolean };
+export type BrakeState = 'preferred' | 'unknown' | 'declined';
+export type BrakeView = { state: BrakeState; text: string; step: number | null };
 export type CancelTraining = { annotator?: string | null; job: number | string };
 export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
@@ -217,7 +220,7 @@ export type Explanation = { is_waiting: boolean; running?: boolean; failure?: st
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
 export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
-export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
+export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
 export type FitVerdict = 'fits' | 'tight' | 'does not fit';
 export type GoldPayload = { annotator?: string | null; project_created_at?: number | string | null; vote_id: number | string; is_gold: boolean };
 export type GoldRow = { annotator: string; right: number; answers: number; low: number; high: number; below: boolean };
@@ -239,7 +242,7 @@ export type ImportQuestion = { text: string; columns: Array<string>; answers: Re
 export type ImportRecord = { id: number; project_id: number; name: string; who: string; created_at: number; taken_back_at: number | null; votes: number; votes_left: number; pairs: number; pairs_left: number };
 export type InstantAccuracy = { source: Source; decided: number; accuracy: number; low: number | null; high: number | null };
 export type InstantExplanation = { score: number; low: number; high: number; labels: Array<LabelBehindScore> };
-export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null };
+export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null; writers: [string, string] | null; offers_live_run: boolean };
 export type InstantQuery = { annotator?: string | null; vote_uuid?: string };
 export type Invitation = { code: string; link: string; qr: QrCode | null };
 export type InvitationQuery = { annotator?: string | null; origin?: string };

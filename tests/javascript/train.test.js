@@ -127,6 +127,25 @@ test('changes at one step share a marker, and only the newest three have a label
   assert.deepEqual(changeMarkers([], 10, STYLE), { shapes: [], annotations: [], 'margin.t': 6 });
 });
 
+test('new labels have a short line without a label', () => {
+  const { shapes, annotations } = changeMarkers(
+    [
+      { step: 2, text: '' },
+      { step: 3, text: 'beta' },
+    ],
+    10,
+    STYLE,
+  );
+  assert.deepEqual(
+    shapes.map(({ x0, y1 }) => [x0, y1]),
+    [
+      [3.5, 1],
+      [2.5, 0.05],
+    ],
+  );
+  assert.equal(annotations.length, 1);
+});
+
 test('a label is inside the figure, and the axis ends with the last marker', () => {
   const sides = [1, 9].map((step) => changeMarkers([{ step, text: 'a' }], 10, STYLE).annotations[0].xanchor);
   assert.deepEqual(sides, ['left', 'right']);

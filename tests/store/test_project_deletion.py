@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.enums import Choice, EventKind, JobKind, Opponent, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, NewCompletion, PairKey, Project, Sample, StepResult, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.store import (
     blind_tests,
+    live_runs,
     pair_leases,
     project_people,
     projects,
@@ -49,6 +50,8 @@ def fill(db: Database, project: Project) -> int:
     run = runs.create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=1)
     run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
     runs.add_event(db, run.id, EventKind.NOTE, {})
+    live_runs.add_head(db, live_runs.LiveHead(run.id, 1, 6, 6, "", 1.0, np.ones(2, np.float32)))
+    live_runs.add_live_pairs(db, [live_runs.LivePair(one.id, run.id, 1, Opponent.BASE, None, Choice.FIRST)])
     runs.set_run_status(db, run.id, RunStatus.STOPPED)
     job = queue.submit(db, JobKind.COMPLETE, project.id, {})
     with db.write() as conn:

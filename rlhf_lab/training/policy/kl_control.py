@@ -31,6 +31,17 @@ class ScoreUnit(NamedTuple):
     sd: float
 
 
+def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_error: float) -> BestCheckpoint:
+    """The best checkpoint, given the score of a new one within the budget.
+
+    The newest is the best unless its score is more than a standard error below the peak: scores of a few dozen responses
+    are too uncertain to choose the highest one, and training usually improves a policy until it breaks.
+    """
+    if best is None or score >= best.peak - standard_error:
+        return BestCheckpoint(step, max(score, best.peak if best else score))
+    return best
+
+
 class KLControl:
     """A constant beta: the base of the other controls.
 

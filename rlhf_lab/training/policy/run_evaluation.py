@@ -12,7 +12,8 @@ from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.kl_control import HELD_OUT_RESPONSES, UNIT_RESPONSES
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.training.policy.kl_control import BestCheckpoint, ScoreUnit
+from rlhf_lab.training.policy.kl_control import ScoreUnit, updated_best
+from rlhf_lab.training.policy.live_reward import LIVE_UNIT
 from rlhf_lab.training.policy.rollout import Scorer, score_responses, sequence_log_ratios
 from rlhf_lab.training.policy.train_state import TrainState
 
@@ -20,9 +21,20 @@ CONSTANT_SD = 1e-6  # scores of a smaller standard deviation differ by rounding 
 
 
 def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], scorer: Scorer) -> ScoreUnit:
-    """Mean and sd of the reference's scores on the training prompts, at the run's own length and temperature."""
+    """Mean and sd of the reference's scores on the training prompts, at the run's own length and temperature.
+
+    The scores of a live run are in this unit already; here they get the responses on which each head is brought to it.
+    """
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(UNIT_RESPONSES)]
     tokens = _sample_responses(state, prompts, None, "score unit")
+    if state.live is not None:
+        model, map_rows = state.live.model, state.distributed.map_rows
+
+        def local_features(rows: slice) -> Tensor:
+            return model.features(prompts[rows], tokens[rows], state.on_progress)
+
+        state.live.set_reference(map_rows(len(prompts), local_features, dim=0))
+        return LIVE_UNIT
 
     def local_scores(rows: slice) -> Tensor:
         return scorer.scores(prompts[rows], tokens[rows], state.on_progress)
@@ -47,21 +59,13 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
         state.policy, prompts, tokens, config.temperature, on_progress, scored.ref_logprobs
     )
     kl = float(log_ratios.mean())
-    if control.accepts(kl):
+    if control.accepts(kl) and state.live is not None:
+        state.live.held_out[state.steps_done] = state.live.model.features(prompts, tokens, on_progress)
+        control.best = state.live.best_checkpoint()
+    elif control.accepts(kl):
         control.best = updated_best(control.best, state.steps_done, score, standard_error)
     metrics = {"eval/scores": score, "eval/kl": kl}
     return metrics if control.best is None else metrics | {"eval/best_step": float(control.best.step)}
-
-
-def updated_best(best: BestCheckpoint | None, step: int, score: float, standard_error: float) -> BestCheckpoint:
-    """The best checkpoint, given the score of a new one within the budget.
-
-    The newest is the best unless its score is more than a standard error below the peak: scores of a few dozen responses
-    are too uncertain to choose the highest one, and training usually improves a policy until it breaks.
-    """
-    if best is None or score >= best.peak - standard_error:
-        return BestCheckpoint(step, max(score, best.peak if best else score))
-    return best
 
 
 def _sample_responses(

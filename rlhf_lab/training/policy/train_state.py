@@ -19,6 +19,7 @@ from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.policy import batching
 from rlhf_lab.training.policy.attribute_refit import AttributeRefit
 from rlhf_lab.training.policy.kl_control import AdaptivePenalty, KLControl, make_kl_control
+from rlhf_lab.training.policy.live_reward import LIVE, LiveReward
 from rlhf_lab.training.policy.objectives import AdaptiveCoefficients
 from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
@@ -51,7 +52,7 @@ class TrainState:
     coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
     `value_in_force`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
-    ignores attributes. chosen_texts: the texts that the last round of rejection sampling chose.
+    ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose.
     """
 
     config: PolicyConfig
@@ -68,6 +69,7 @@ class TrainState:
     set_by_hand: dict[str, float] = field(default_factory=dict)
     rounding: float | None = None
     attribute_refit: AttributeRefit | None = None
+    live: LiveReward | None = None
     chosen_texts: list[ChosenText] = field(default_factory=list)
     steps_done: int = 0
     episodes: int = 0
@@ -150,12 +152,16 @@ class TrainState:
             tensors |= _pack_texts(self.chosen_texts)
         if self.attribute_refit is not None:
             tensors |= self.attribute_refit.tensors()
+        if self.live is not None:
+            tensors |= self.live.tensors()
         numbers: dict[str, Any] = {
             "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
             "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand), **self.kl_control.numbers(),
         }  # fmt: skip
         if self.attribute_refit is not None:
             numbers[IGNORED] = list(self.attribute_refit.correction.names)
+        if self.live is not None:
+            numbers |= self.live.numbers(self.kl_control)
         if self.penalty_controller is not None:
             numbers["penalty"] = self.penalty_controller.value
         if self.config.scale_scores:
@@ -195,6 +201,8 @@ class TrainState:
         refit = self.attribute_refit  # the state may be from before a switch of the reward model
         if refit is not None and numbers.get(IGNORED) == list(refit.correction.names):
             refit.load(tensors)
+        if self.live is not None and LIVE in numbers:
+            self.live.load(tensors, numbers, self.kl_control)
         self.kl_control.load(numbers)
         if self.penalty_controller is not None:
             self.penalty_controller.value = float(numbers["penalty"])

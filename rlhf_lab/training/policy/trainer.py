@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.common.progress import ProgressCallback, no_progress
@@ -44,6 +46,7 @@ from rlhf_lab.training.policy.invariants import (
     check_scores,
     to_score_tensor,
 )
+from rlhf_lab.training.policy.live_reward import LiveReward
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
@@ -61,6 +64,7 @@ from rlhf_lab.training.policy.train_state import TrainState
 from rlhf_lab.training.policy.weighted_reward import REWARD_MODEL_LABEL
 
 TextOrIds = str | Sequence[int]
+RolloutRow = tuple[int, list[int]]  # position of the prompt in the task, token ids of the response
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class PolicyTask:
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
     score and KL on them determine the best checkpoint. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
     from; for them a scorer is optional and only measures. For the other algorithms, `PolicyTrainer.run_step` needs prompts and
-    a scorer; `PolicyTrainer.step` needs neither.
+    a scorer; `PolicyTrainer.step` needs neither. live: of a live run; its model is the scorer.
     """
 
     prompts: Sequence[str] = ()
@@ -81,6 +85,7 @@ class PolicyTask:
     ptx_texts: Sequence[str] = ()
     eval_prompts: Sequence[str] = ()
     labels: Sequence[Comparison] = ()
+    live: LiveReward | None = None
 
 
 def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[str], list[int]]) -> list[int]:
@@ -107,7 +112,8 @@ class PolicyTrainer:
     """Trains the adapter `adapter` of the backbone on a task.
 
     Call `run_step` until `steps_done == config.steps`; or `step` with your own responses and scores. `state.state_dict` and
-    `state.load_state_dict` carry everything a resume needs. `set_live_setting` changes beta and lr between steps.
+    `state.load_state_dict` carry everything a resume needs. `set_live_setting` changes beta and lr between steps. rollout_rows:
+    the rollouts of the last `run_step`.
     """
 
     def __init__(
@@ -131,7 +137,8 @@ class PolicyTrainer:
             parameters += add_critic(adapters, value_head, task.scorer, config)
         ptx = PtxObjective(policy, task.ptx_texts, config) if config.ptx_coef > 0 else None
         self.state = TrainState(config, policy, parameters, ptx, distributed, on_progress)
-        self.state.attribute_refit = attribute_refit
+        self.state.attribute_refit, self.state.live = attribute_refit, task.live
+        self.rollout_rows: list[RolloutRow] = []
 
     @property
     def steps_done(self) -> int:
@@ -154,6 +161,16 @@ class PolicyTrainer:
         self.task = dataclasses.replace(self.task, scorer=own)
         self.state.kl_control.score_unit = self.state.kl_control.best = None
 
+    def set_head(self, version: int, labels: int, weights: NDArray[np.float32], kl_budget: float) -> None:
+        """In a live run: score with another head (F,) from the next step on, with another KL budget (nats per response).
+
+        The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`.
+        """
+        state = self.state
+        assert state.live is not None
+        state.live.set_head(version, labels, weights)
+        state.kl_control.budget, state.kl_control.best = kl_budget, state.live.best_checkpoint()
+
     @property
     def scorer(self) -> Scorer:
         """The task's scorer. Raises TrainingError if it has none."""
@@ -169,7 +186,8 @@ class PolicyTrainer:
         reset_peak_memory(self.backbone.device)
         config, distributed, steps_done = self.state.config, self.state.distributed, self.state.steps_done
         start_time, batch_size = time.monotonic(), config.batch_size
-        prompts = [self.prompt_ids[i] for i in prompt_indices(steps_done, len(self.prompt_ids), config)]
+        rows = list(prompt_indices(steps_done, len(self.prompt_ids), config))
+        prompts = [self.prompt_ids[i] for i in rows]
         sampled = Sampled([], [])
         for start in range(0, len(prompts), batch_size):
             chunk_prompts = prompts[start : start + batch_size]
@@ -181,6 +199,7 @@ class PolicyTrainer:
             sampled.tokens.extend(distributed.all_gather(chunk.tokens))
             sampled.logprobs.extend(distributed.all_gather(chunk.logprobs))
         self.state.on_sampling(len(prompts), len(prompts))
+        self.rollout_rows = list(zip(rows, sampled.tokens, strict=True))
         return self.train_on_samples(prompts, sampled, time.monotonic() - start_time)
 
     def measure_score_unit(self) -> None:
@@ -290,6 +309,8 @@ class PolicyTrainer:
         state.update_kl_control(metrics["objective/kl"], response_count)
         state.steps_done, state.episodes = state.steps_done + 1, state.episodes + response_count
         metrics |= self.held_out_metrics()
+        if state.live is not None:
+            metrics |= state.live.metrics(state.kl_control)
         end_time = time.monotonic()
         metrics |= {
             "time/rollout": rollout_seconds,

@@ -123,7 +123,7 @@ export class Stage {
     this.run = reply.run.id;
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
     this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
-    this.state.textContent = stateText(reply.run, reply.eta_s);
+    this.state.textContent = [stateText(reply.run, reply.eta_s), reply.brake?.text].filter(Boolean).join(' ');
     this.at.textContent = afterStep > 0 ? `Step ${afterStep}` : '';
     for (const curve of this.charts.curves) this.drawCurve(curve, reply);
     this.newestStep = reply.sample_steps.at(-1) ?? this.newestStep;

@@ -2,13 +2,16 @@
 // The instant reward model's prediction of the last vote, and which of the last ones were right. It reveals nothing
 // about the pair on screen.
 import { verdict, waitingText } from './texts.js';
-import { stackedScreen } from '../shared/dom.js';
+import { requests } from '../shared/api.js';
+import { actionButton, stackedScreen } from '../shared/dom.js';
 import { formatDifference } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').InstantFigures} InstantFigures */
 
+/** @type {import('../api_types').StartRunRequests} */
+const startRun = requests('start_run');
 const POLL_MS = 80;
 const MAX_POLLS = 60;
 const MAX_GUESSES = 10;
@@ -83,10 +86,26 @@ export class InstantPanel {
       </span>`;
   }
 
-  // The accuracy of the reward model is in the header; this one is not that model.
+  // Beside the guess: who wrote the texts of the last vote; otherwise how many answers were expected, and the offer to
+  // train on the votes as they come. The accuracy of the reward model is in the header; this one is not that model.
   hits() {
-    return this.guesses.length > 1 ? guessesView(this.guesses) : '';
+    const { writers, offers_live_run: isOffered } = this.figures ?? {};
+    if (writers) return writersView(writers);
+    return html`${this.guesses.length > 1 && guessesView(this.guesses)}
+      ${isOffered && actionButton('start-live', 'Train while I label', () => this.startLive())}`;
   }
+
+  async startLive() {
+    const message = await startRun.start_live({}).then(
+      () => 'The policy is being trained now. Go on labelling: it learns from every answer.',
+      (error) => error.message,
+    );
+    this.root.querySelector('.instant .hits').replaceChildren(html`<span role="status">${message}</span>`);
+  }
+}
+
+function writersView([first, second]) {
+  return html`<span class="muted" data-do="writers">First: ${first}. Second: ${second}.</span>`;
 }
 
 function scoreBar(label, score) {

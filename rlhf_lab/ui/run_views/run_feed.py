@@ -22,19 +22,23 @@ from rlhf_lab.config.kl_control import kl_control_of
 from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
+from rlhf_lab.quality.brake import last_release
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.live_runs import answers_version
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import events, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
+from rlhf_lab.ui.run_views.brake_view import BrakeView, brake_view, has_brake
 from rlhf_lab.ui.run_views.curve_diagnosis import Level, diagnose
 from rlhf_lab.ui.run_views.run_summary import ChangeMarker, JsonPoint, RunState, RunView, SelfChecks
 from rlhf_lab.ui.shared.api import Payload, revision_of
 from rlhf_lab.ui.shared.charts import CURVES
 
+BRAKE_CACHED_S = 60.0
 MAX_POINTS = 1000  # of a curve sent at once
 MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
@@ -45,7 +49,7 @@ VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
     *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "objective/non_score_reward",
     "val/stop_token_rate", "val/first_ratio_deviation", "val/explained_variance", "eval/best_step", "eval/scores", "eval/kl",
-    "epoch",
+    "live/kl_budget", "epoch",
 )  # fmt: skip
 
 
@@ -75,6 +79,7 @@ class LiveState(TypedDict):
     pending_changes: list[str]
     status_text: str
     best_text: str
+    brake: BrakeView | None
     eta_s: float | None
     static: "NotRequired[StaticState]"
 
@@ -185,6 +190,7 @@ class _RunStatus:
     project_runs: list[Run]
     job: Job | None
     engine: EngineStatus
+    brake: BrakeView | None
 
     def revision(self) -> str:
         """Changes whenever a page would show something else."""
@@ -198,6 +204,7 @@ class _RunStatus:
                 job and (job.id, job.status, job.progress, _sampling(job)),
                 engine.state,
                 engine.row and engine.row.id,
+                self.brake,
                 len(self.project_runs),
                 max((other.updated_at for other in self.project_runs if other.id != run.id), default=0),
             ]
@@ -249,7 +256,7 @@ class RunFeed:
         if run is None:
             return {"run": None, "elsewhere": runs_elsewhere(self.ctx)}
         view = RunView.load(db, run)
-        status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db))
+        status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db), self._brake(run))
         revision = status.revision()
         if query.revision == revision:
             return {"unchanged": True}
@@ -270,6 +277,14 @@ class RunFeed:
         if query.static_id != snapshot.static_id:
             reply["static"] = snapshot.static
         return reply
+
+    def _brake(self, run: Run) -> BrakeView | None:
+        """Computed once for each state of the answers."""
+        if not has_brake(run):
+            return None
+        released, version = last_release(events(self.ctx.db, run.id)), answers_version(self.ctx.db, run.id)
+        key = f"train/brake/{run.id}/{released}/{version}"
+        return self.ctx.cache.get(key, BRAKE_CACHED_S, lambda: brake_view(self.ctx.db, run))
 
     def _refreshed(self, status: _RunStatus, revision: str) -> tuple[CurveCache, _Snapshot]:
         run = status.view.run
@@ -335,10 +350,13 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     best_text = run_summary.best_checkpoint_text(view.run, cache.curves) if has_stopped else ""
     in_use = {name: cache.curves[metric][-1][1] for name, metric in VALUES_IN_USE.items() if cache.curves[metric]}
     state = run_summary.current_state(view, in_use)
+    config = view.run.config
+    if allowed := cache.curves["live/kl_budget"]:
+        config = config | {"kl_budget": allowed[-1][1]}
     diagnoses = diagnose(
         curves,
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),
-        kl_control_of(view.run.config),
+        kl_control_of(config),
         algorithm_of(view.run.config),
         has_reward_model=view.run.reward_model_id is not None,
         missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),
@@ -356,5 +374,6 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         "pending_changes": run_summary.pending_changes(view),
         "status_text": activity_text,
         "best_text": best_text,
+        "brake": status.brake,
         "eta_s": job.eta_s if job is not None and job.status is JobStatus.RUNNING else None,
     }

@@ -174,7 +174,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     if terms and not learns_from_labels:
         return f"{beginning} {run_control.reward_text(row.id if row else None, terms)}"
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
-    model_text = f" (reward model {row.id})" if row else ""
+    model_text = f" (reward model {row.id})" if row else " as they come" if run.config.get("live") else ""
     if labels.source is Source.SIMULATED:
         if row is not None and row.id != run.reward_model_id:
             judge = run_control.judge_of_labels(db, labels)
@@ -204,7 +204,10 @@ def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
 
 
 def change_markers(view: RunView, *, only_settings: bool = False) -> list[ChangeMarker]:
-    """The changes by people that are marked on the curves. only_settings: without pauses, stops and notes."""
+    """What is marked on the curves: changes by people, and without a text where a live run learned from new labels.
+
+    only_settings: without pauses, stops, notes and labels.
+    """
     run, adapted = view.run, adapted_settings(view.run.config)
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
     markers: list[ChangeMarker] = []
@@ -223,6 +226,8 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
             text, current["reward"] = f"reward model {current['reward']} → {value}", value
         elif only_settings:
             continue
+        elif event.kind is EventKind.HEAD:
+            markers.append({"step": event.applied_step, "text": ""})
         elif event.kind in (EventKind.PAUSE, EventKind.STOP):
             text = "paused" if event.kind is EventKind.PAUSE else "stopped"
         elif event.kind is EventKind.NOTE:

@@ -6,9 +6,11 @@ others may still have to vote on it.
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.enums import Choice, Opponent, Source
 from rlhf_lab.common.records import Vote
+from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, Prediction
+from rlhf_lab.store.live_runs import live_pairs_by_id
 from rlhf_lab.ui.context import Context
 
 
@@ -23,7 +25,9 @@ class ShownPrediction(TypedDict):
 
 class InstantFigures(TypedDict):
     """needed: votes that prefer one text, before the model is fitted. waiting: votes whose texts have no features yet. right: how
-    many of the `decided` votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt."""
+    many of the `decided` votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt.
+    writers: of the left and the right text of the vote, if its pair was one of a live run. offers_live_run: whether this person
+    can start one."""
 
     project_created_at: float
     needed: int
@@ -36,6 +40,8 @@ class InstantFigures(TypedDict):
     high: float | None
     pending: bool
     prediction: ShownPrediction | None
+    writers: tuple[str, str] | None
+    offers_live_run: bool
 
 
 def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures:
@@ -60,7 +66,22 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
         "prediction": None
         if prediction is None or prediction[1] is None
         else prediction_view(prediction[0], prediction[1]),
+        "writers": None if prediction is None else writers_of(ctx, prediction[0]),
+        "offers_live_run": ctx.is_operator() and figures.decided >= MIN_DECIDED and not run_control.active_runs(ctx.db),
     }
+
+
+def writers_of(ctx: Context, vote: Vote) -> tuple[str, str] | None:
+    """Who wrote the left and the right text of a pair that this person has judged; None for a pair of no live run."""
+    live = live_pairs_by_id(ctx.db, [vote.pair_id]).get(vote.pair_id)
+    if live is None:
+        return None
+    policy = f"policy, step {live.step}"
+    if live.opponent is None:
+        return policy, policy
+    other = "base model" if live.opponent is Opponent.BASE else f"checkpoint of step {live.opponent_step}"
+    policy_is_left = (live.policy_side is Choice.FIRST) == vote.first_on_left
+    return (policy, other) if policy_is_left else (other, policy)
 
 
 def rounded_bound(bound: float | None) -> float | None:

@@ -6,7 +6,9 @@ const MAX_LABELS = 3; // only the newest markers get a label, each on its own li
 const MAX_LABEL_CHARS = 40;
 const MAX_DOTTED = 300; // points; a longer curve is a line without dots
 
-/** @typedef {{ step: number, text: string }} Change between `step` and the next one */
+const TICK_HEIGHT = 0.05; // of the chart
+
+/** @typedef {{ step: number, text: string }} Change between `step` and the next one; without a text: new labels */
 
 /** @param {unknown[]} points */
 export const lineMode = (points) => (points.length > MAX_DOTTED ? 'lines' : 'lines+markers');
@@ -42,31 +44,33 @@ function shorten(labels) {
 }
 
 /**
- * Vertical lines where settings were changed, as layout changes.
+ * Vertical lines where settings were changed and short ones where labels arrived, as layout changes.
  * @param {Change[]} changes @param {number} lastStep of the curve @param {{ color: string, size: number }} style
  */
 export function changeMarkers(changes, lastStep, { color, size }) {
   const labelsByStep = new Map();
-  for (const { step, text } of changes) labelsByStep.set(step, [...(labelsByStep.get(step) || []), text]);
+  for (const { step, text } of changes) {
+    if (text) labelsByStep.set(step, [...(labelsByStep.get(step) || []), text]);
+  }
+  const arrivals = changes.filter(({ text }) => !text);
   const markers = [...labelsByStep];
   const lines = Math.min(MAX_LABELS, markers.length);
   const end = markersEnd(changes);
   return {
-    shapes: markers.map(([step]) => ({
-      type: 'line',
-      x0: step + 0.5,
-      x1: step + 0.5,
-      yref: 'paper',
-      y0: 0,
-      y1: 1,
-      line: { color, width: 1, dash: 'dot' },
-    })),
+    shapes: [
+      ...markers.map(([step]) => verticalLine(step, 1, { color, width: 1, dash: 'dot' })),
+      ...arrivals.map(({ step }) => verticalLine(step, TICK_HEIGHT, { color, width: 1 })),
+    ],
     annotations: markers
       .map(([step, labels], i) => label(step + 0.5, [...new Set(labels)], i, lastStep, { color, size }))
       .slice(-MAX_LABELS),
     'margin.t': 6 + 11 * lines,
     ...(end > 1.04 * lastStep ? { 'xaxis.autorangeoptions.maxallowed': end } : {}),
   };
+}
+
+function verticalLine(step, height, line) {
+  return { type: 'line', x0: step + 0.5, x1: step + 0.5, yref: 'paper', y0: 0, y1: height, line };
 }
 
 function label(x, texts, line, lastStep, font) {

@@ -48,6 +48,7 @@ export class RunBar {
       onchange=${(event) => onPick(Number(event.target.value))}
     ></select>`;
     this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
+    this.brake = html`<p class="lab-notice" role="status" hidden data-do="brake"></p>`;
     this.details = this.buildDetails();
     this.node = this.build();
   }
@@ -72,7 +73,7 @@ export class RunBar {
         </span>
         ${operatorOnly(pause, resume, stop)}
       </div>
-      ${this.error}
+      ${this.error}${this.brake}
     </div>`;
   }
 
@@ -147,9 +148,22 @@ export class RunBar {
     drawCheck(this.part('.ratio'), deviation, 1e-5);
     this.part('.ratio').hidden = run.step > 0 && deviation === null; // an offline method has no ratio
     drawCheck(this.part('.kl'), firstKl, 1e-3);
+    this.drawBrake(reply);
     const best = this.part('[data-do=best]');
     best.hidden = !reply.best_text;
     best.textContent = reply.best_text;
+  }
+
+  /** @param {FeedReply} reply */
+  drawBrake({ brake, run }) {
+    this.brake.hidden = !brake;
+    if (!brake) return;
+    const isHeld = brake.state === 'declined' && run.status === 'paused';
+    const text = isHeld ? `${brake.text} The run is paused. Resume continues it.` : brake.text;
+    if (this.brake.textContent !== text) this.brake.textContent = text;
+    this.brake.dataset.state = brake.state;
+    this.brake.classList.toggle('bad', brake.state === 'declined');
+    this.brake.classList.toggle('good', brake.state === 'preferred');
   }
 
   /** @param {StaticState} fixed */

@@ -12,7 +12,7 @@ from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatu
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import fields_of
-from rlhf_lab.config.policy import PRESETS, PolicyConfig
+from rlhf_lab.config.policy import LIVE_RUN_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.judge_labelling import judge_name_of
@@ -63,14 +63,24 @@ def few_labels_note(model: str) -> str:
     return FEW_LABELS_NOTE if model == EMBEDDED_MODEL else FEW_LABELS_NOTE_OF_OTHERS
 
 
+#: The reward model's id that means: train on the labels as they come.
+LIVE_LABELS = -1
+LIVE_OPTION: "RewardModelOption" = {
+    "id": LIVE_LABELS, "label": "your labels as they come",
+    "note": "The run starts with the labels there are, and learns from every new one while it trains: label in the meantime. "
+    "Few labels allow it a small part of the KL budget.",
+}  # fmt: skip
+
+
 class PresetQuery(Payload):
     preset: str
     algorithm: str
 
 
 class StartRun(SettingsQuery):
-    """reward_model: NO_REWARD_MODEL for none. reward_terms: one per line. ptx_file, ptx_column: an uploaded file of texts for
-    PPO-ptx and the column of the texts; "" for the texts of the embedded model, and for the default column."""
+    """reward_model: NO_REWARD_MODEL for none, LIVE_LABELS for a live run. reward_terms: one per line. ptx_file, ptx_column: an
+    uploaded file of texts for PPO-ptx and the column of the texts; "" for the texts of the embedded model, and for the default
+    column."""
 
     reward_model: int
     name: str = ""
@@ -140,17 +150,18 @@ def options(ctx: Context, _: Payload) -> StartOptions:
     project = ctx.project
     reward_rows, project_runs = list_reward_models(ctx.db, project.id), runs(ctx.db, project.id)
     default = run_control.best_supported(reward_rows)
-    default_id = default.id if default else None
+    can_be_live = run_control.labels_until_live(ctx.db, project.id) == 0
     training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
         "temperature": project.temperature,
         "max_new_tokens": project.max_new_tokens,
-        "models": [
+        "models": ([LIVE_OPTION] if can_be_live else [])
+        + [
             {"id": row.id, "label": run_summary.reward_model_label(row), "note": reward_note(row)}
-            for row in run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
+            for row in run_summary.newest_rows(reward_rows, MAX_MODELS, default.id if default else None)
         ],
-        "default_id": default_id,
+        "default_id": default.id if default else LIVE_LABELS if can_be_live else None,
         "default_reason": default_reason(reward_rows, default) if default else "",
         "labels_text": labels_text(ctx.db, project.id),
         "few_labels_note": few_labels_note(project.model),
@@ -181,6 +192,8 @@ def estimate(ctx: Context, query: SettingsQuery) -> str:
 @api.action(StartRun, role=Role.OPERATOR)
 def start(ctx: Context, payload: StartRun) -> StartedRun:
     config = PolicyConfig.from_dict(parse_settings(PolicyConfig, payload.settings))
+    if payload.reward_model == LIVE_LABELS:
+        config = config.replace(live=True)
     terms = parse_lines(
         payload.reward_terms,
         ctx.home,
@@ -201,6 +214,13 @@ def start(ctx: Context, payload: StartRun) -> StartedRun:
         reward_terms=terms,
     )
     return {"run": run.id}
+
+
+@api.action(Payload, role=Role.OPERATOR)
+def start_live(ctx: Context, _: Payload) -> StartedRun:
+    """Start a live run with the recommended settings."""
+    config = preset_config("lab", project=ctx.project).replace(live=True, **LIVE_RUN_SETTINGS)
+    return {"run": run_control.start_run(ctx.db, ctx.home, ctx.project.id, config).id}
 
 
 def reward_terms_input() -> Any:

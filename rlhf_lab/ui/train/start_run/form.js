@@ -60,7 +60,7 @@ export function startForm(state, data, chosen, act) {
 }
 
 function choices(state, data, chosen, act) {
-  const models = state.models.map(({ id, label }) => [id, `reward model ${label}`]);
+  const models = state.models.map(({ id, label }) => [id, id > 0 ? `reward model ${label}` : label]);
   const presets = data.presets.map(({ name, label }) => [name, label]);
   const algorithms = data.algorithms.map((name) => [name, name]);
   return [

@@ -1,0 +1,58 @@
+"""The brake of a run: whether people still prefer its policy's texts, by their answers to blind pairs.
+
+The test itself: core/sequential_test.py.
+"""
+
+from rlhf_lab.common.enums import BrakeState, EventKind, Opponent
+from rlhf_lab.common.records import RunEvent
+from rlhf_lab.core.sequential_test import Answer, BrakeReport, brake
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.live_runs import LiveAnswer, live_answers
+from rlhf_lab.store.runs import events
+
+BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint
+
+
+def brake_report(db: Database, run_id: int) -> BrakeReport:
+    """What the answers of a run say. After somebody let a paused run continue, only the answers since then count."""
+    return brake([Answer(answer.opponent, answer.won) for answer in counted_answers(db, run_id)])
+
+
+def counted_answers(db: Database, run_id: int) -> list[LiveAnswer]:
+    since = last_release(events(db, run_id))
+    return [answer for answer in live_answers(db, run_id) if answer.created_at > since]
+
+
+def last_release(run_events: list[RunEvent]) -> float:
+    """When somebody last let the run continue after its brake had paused it; 0.0 if nobody did."""
+    released, is_paused = 0.0, False
+    for event in run_events:
+        if event.kind is EventKind.PAUSE and BRAKE_KEY in event.payload:
+            is_paused = True
+        elif event.kind is EventKind.RESUME and is_paused:
+            released, is_paused = event.created_at, False
+    return released
+
+
+def pause_payload(db: Database, run_id: int) -> dict[str, int | str] | None:
+    """The payload of the pause if people prefer the other texts; None if the run may go on."""
+    report = brake_report(db, run_id)
+    if report.state is not BrakeState.DECLINED:
+        return None
+    assert report.worse_than is not None
+    payload: dict[str, int | str] = {BRAKE_KEY: report.worse_than.value}
+    if report.worse_than is Opponent.BEST:
+        payload["step"] = compared_step(db, run_id) or 0
+    return payload
+
+
+def compared_step(db: Database, run_id: int) -> int | None:
+    """The step of the newest checkpoint that people have compared with the policy; None if they have compared none."""
+    steps = [answer.opponent_step for answer in counted_answers(db, run_id) if answer.opponent is Opponent.BEST]
+    return steps[-1] if steps else None
+
+
+def pause_text(payload: dict[str, int | str]) -> str:
+    """Why the brake paused a run."""
+    texts = f"step {payload['step']}" if "step" in payload else "the base model"
+    return f"people prefer the texts of {texts}"

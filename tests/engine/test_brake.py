@@ -1,0 +1,94 @@
+"""The brake: a run pauses when people prefer the texts of others to those of its policy."""
+
+import uuid
+
+import pytest
+from support_worker import CONFIG
+
+from rlhf_lab.common.enums import BrakeState, Choice, EventKind, JobStatus, Opponent, RunStatus, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.engine import policy_run
+from rlhf_lab.engine.live_run import JUDGE_KEY
+from rlhf_lab.jobs import run_control
+from rlhf_lab.quality.brake import brake_report
+from rlhf_lab.store.live_runs import LivePair, add_live_pairs, live_answers, live_pairs_by_id, unanswered_pairs
+from rlhf_lab.store.projects import add_pairs, newest_pairs
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import create_run, events, get_run
+from rlhf_lab.store.votes import cast_vote
+
+BRAKED = CONFIG | {"brake_every": 2, "steps": 6, "checkpoint_every": 2}
+
+
+def start(lab, **manifest):
+    model = latest_reward_model(lab.db, lab.project.id).id
+    return create_run(lab.db, lab.project.id, model, "r", config=BRAKED, manifest=manifest, total_steps=6).id
+
+
+def vote(lab, pair_id, choice, annotator="Mia"):
+    cast_vote(lab.db, Vote(str(uuid.uuid4()), pair_id, annotator, Source.HUMAN, choice, True))
+
+
+def answer(lab, run_id, count, *, won, opponent=Opponent.BASE, step=None):
+    """Answers to `count` pairs of texts that exist, each labelled anew."""
+    made = []
+    pairs = newest_pairs(lab.db, lab.project.id, 12)
+    texts = [(a, b) for i, x in enumerate(pairs) for y in pairs[i + 1 :] for a in (x.first, x.second) for b in (y.first, y.second)
+             if x.prompt.id == y.prompt.id]  # fmt: skip
+    for first, second in texts:
+        pair = add_pairs(lab.db, lab.project.id, [(first.id, second.id, "live")])[0]
+        if pair.id in live_pairs_by_id(lab.db, [pair.id]):
+            continue
+        add_live_pairs(lab.db, [LivePair(pair.id, run_id, 1, opponent, step, Choice.FIRST)])
+        vote(lab, pair.id, Choice.FIRST if won else Choice.SECOND)
+        made.append(pair.id)
+        if len(made) == count:
+            return
+    pytest.fail(f"only {len(made)} pairs of two texts of one prompt")
+
+
+def test_an_ordinary_run_asks_for_answers_every_few_steps(lab):
+    run_id = start(lab)
+    assert lab.train(run_id).status is JobStatus.DONE
+    pairs = live_pairs_by_id(lab.db, unanswered_pairs(lab.db, run_id))
+    assert {pair.step for pair in pairs.values()} == {2, 4}
+    assert {pair.opponent for pair in pairs.values()} <= {Opponent.BASE, Opponent.BEST}
+
+
+def test_a_run_pauses_when_people_prefer_the_base_and_one_key_continues_it(lab, at):
+    """16 answers in a row against the policy are enough (15 are not); after the pause only new ones count."""
+    run_id = start(lab)
+    at(2, lambda: answer(lab, run_id, 16, won=False))
+    seen = []
+
+    def continue_run(seconds):
+        run = get_run(lab.db, run_id)
+        seen.append((run.status, run.message, brake_report(lab.db, run_id).state))
+        run_control.add_event(lab.db, run_id, EventKind.RESUME, {})
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(policy_run.time, "sleep", continue_run)
+        assert lab.train(run_id).status is JobStatus.DONE
+    message = "paused after step 3: people prefer the texts of the base model"
+    assert seen == [(RunStatus.PAUSED, message, BrakeState.DECLINED)]
+    assert brake_report(lab.db, run_id).state is BrakeState.UNKNOWN
+    pause, = (event for event in events(lab.db, run_id) if event.kind is EventKind.PAUSE)  # fmt: skip
+    assert pause.payload == {"brake": "base"}
+
+
+def test_a_run_without_people_is_stopped_and_names_the_checkpoint(lab, at):
+    run_id = start(lab, judge="brief", **{JUDGE_KEY: {"every": 100, "noise": 0.0}})
+    at(3, lambda: answer(lab, run_id, 16, won=False, opponent=Opponent.BEST, step=2))
+    lab.train(run_id)
+    run = get_run(lab.db, run_id)
+    assert run.status is RunStatus.STOPPED
+    assert run.message == "stopped after step 4: people prefer the texts of step 2; it can be resumed"
+
+
+def test_wins_do_not_pause_and_only_the_first_answer_to_a_pair_counts(lab):
+    run_id = start(lab)
+    answer(lab, run_id, 15, won=True)
+    for given in live_answers(lab.db, run_id):
+        vote(lab, given.pair_id, Choice.SECOND, "Ben")
+    assert [given.won for given in live_answers(lab.db, run_id)] == [True] * 15
+    assert brake_report(lab.db, run_id).state is BrakeState.PREFERRED

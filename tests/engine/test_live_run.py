@@ -1,0 +1,190 @@
+"""Runs that train while people label: heads, pairs, and what a resumed run repeats."""
+
+import itertools
+import shutil
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from support_worker import CONFIG, Lab
+
+from rlhf_lab.common.enums import Choice, EventKind, JobStatus, Opponent, RunStatus, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.engine import policy_run
+from rlhf_lab.engine.live_run import JUDGE_KEY, WAITING_PAIRS
+from rlhf_lab.engine.policy_run import PolicyRun
+from rlhf_lab.jobs import run_control
+from rlhf_lab.store.features import load_features
+from rlhf_lab.store.live_runs import get_head, live_answers, live_pairs_by_id, newest_version, unanswered_pairs
+from rlhf_lab.store.pair_leases import lease_pair
+from rlhf_lab.store.projects import get_pair
+from rlhf_lab.store.run_metrics import metric_series
+from rlhf_lab.store.runs import create_run, events, get_run
+from rlhf_lab.store.votes import cast_vote
+
+LIVE = CONFIG | {"live": True, "kl_budget": 50.0, "beta": 0.05, "steps": 5, "checkpoint_every": 2}
+
+
+def start(lab, **changes):
+    """A live run whose judge labels a pair after every step."""
+    manifest = {"judge": "brief", JUDGE_KEY: {"every": 1, "noise": 0.0}}
+    config = LIVE | changes
+    return create_run(lab.db, lab.project.id, None, "live", config=config, manifest=manifest, total_steps=5).id
+
+
+def vote(lab, pair_id, choice=Choice.FIRST):
+    cast_vote(lab.db, Vote(str(uuid.uuid4()), pair_id, "judge:brief", Source.SIMULATED, choice, True))
+
+
+def test_every_step_scores_with_a_head_of_all_labels_so_far(lab):
+    run_id = start(lab)
+    assert lab.train(run_id).status is JobStatus.DONE
+    curves = metric_series(lab.db, run_id, ["live/head", "live/labels"])
+    assert [value for _, value in curves["live/head"]] == [1, 2, 3, 4, 5]
+    assert [value for _, value in curves["live/labels"]] == [12, 13, 14, 15, 16]
+    heads = [get_head(lab.db, run_id, version) for version in range(1, 6)]
+    assert [head.labels for head in heads] == [12, 13, 14, 15, 16]
+    assert all(np.abs(a.weights - b.weights).max() > 1e-4 for a, b in itertools.pairwise(heads))
+    applied = [(e.payload["version"], e.applied_step) for e in events(lab.db, run_id) if e.kind is EventKind.HEAD]
+    assert applied == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
+
+
+def test_scores_of_all_heads_are_on_one_scale(lab):
+    run_id = start(lab)
+    lab.train(run_id)
+    live = PolicyRun(lab.worker.model_cache, run_id).trainer.state.live
+    assert (live.version, live.labels) == (5, 16)
+    for version in (1, 3):
+        live.set_head(version, 0, get_head(lab.db, run_id, version).weights)
+        scores = live.scores_of(live.reference)
+        assert abs(float(scores.mean())) < 1e-4
+        assert float(scores.std()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_newest_head_chooses_the_best_checkpoint_among_all(lab):
+    """Two checkpoints with the features (2, 0) and (0, 2): a head that reads the first feature prefers the first."""
+    run_id = start(lab)
+    live = PolicyRun(lab.worker.model_cache, run_id).trainer.state.live
+    size = live.reference.shape[1]
+
+    def texts(*values):
+        features = torch.zeros(4, size)
+        features[:, :2] = torch.tensor(values) + torch.tensor([[0.0, 0.1], [0.1, 0.0], [0.0, 0.0], [0.1, 0.1]])
+        return features
+
+    live.set_reference(torch.cat([texts(-1.0, 1.0), texts(1.0, -1.0)]))
+    live.held_out = {2: texts(2.0, 0.0), 4: texts(0.0, 2.0)}
+    for version, (weights, best) in enumerate([((1.0, 0.0), 2), ((0.0, 1.0), 4), ((1.0, 0.0), 2)], 1):
+        live.set_head(version, 0, np.array([*weights, *[0.0] * (size - 2)], np.float32))
+        assert live.best_checkpoint().step == best
+
+
+def test_pairs_are_of_the_policy_and_others_with_features_for_the_next_head(lab):
+    run_id = start(lab)
+    lab.train(run_id)
+    ids = [answer.pair_id for answer in live_answers(lab.db, run_id)] + unanswered_pairs(lab.db, run_id)
+    pairs = live_pairs_by_id(lab.db, ids)
+    assert len(pairs) >= 4
+    assert {pair.opponent for pair in pairs.values()} >= {Opponent.BASE, None}
+    for pair_id, live in pairs.items():
+        pair = get_pair(lab.db, pair_id)
+        names = {Choice.FIRST: pair.first.checkpoint, Choice.SECOND: pair.second.checkpoint}
+        policy = f"run/{run_id}/{live.step}"
+        if live.opponent is None:
+            assert (set(names.values()), live.policy_side) == ({policy}, None)
+        else:
+            other = "base" if live.opponent is Opponent.BASE else f"run/{run_id}/{live.opponent_step}"
+            assert names.pop(live.policy_side) == policy
+            assert list(names.values()) == [other]
+        assert pair.first.token_ids != pair.second.token_ids
+        assert all(len(text.vector) for text in load_features(lab.db, [pair.first.id, pair.second.id]).values())
+
+
+def test_no_more_pairs_are_made_than_people_answer(lab):
+    """Without an answer only pairs older than a few steps are made anew."""
+    run_id = create_run(lab.db, lab.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    lab.train(run_id)
+    assert len(unanswered_pairs(lab.db, run_id)) == WAITING_PAIRS
+
+
+def test_people_get_the_newest_pair_of_a_run_that_trains(lab, at):
+    run_id = create_run(lab.db, lab.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    leased = []
+    at(3, lambda: leased.append((lease_pair(lab.db, lab.project.id, "Mia").pair.id, unanswered_pairs(lab.db, run_id))))
+    lab.train(run_id)
+    (pair_id, waiting), = leased  # fmt: skip
+    assert pair_id == waiting[0]
+    assert lease_pair(lab.db, lab.project.id, "Ben").pair.id not in waiting  # the run has ended
+
+
+def test_a_killed_run_repeats_its_steps_with_the_same_heads(lab, tmp_path, monkeypatch):
+    """Killed after step 3, whose rows are stored and whose checkpoint is that of step 2. A label that comes later must not change
+    the steps that are repeated."""
+    run_id = start(lab, steps=5)
+    lab.db.close()
+    other = Lab(shutil.copytree(lab.folder, tmp_path / "other"))
+    lab.db = type(lab.db).open(lab.folder)
+    lab.next_engine()
+    lab.train(run_id)
+    record = policy_run.record_step
+
+    def record_and_die(db, run, result):
+        record(db, run, result)
+        if result.step == 3:
+            raise SystemExit
+
+    monkeypatch.setattr(policy_run, "record_step", record_and_die)
+    other.worker.model_cache.load_project(other.project)
+    with pytest.raises(SystemExit):
+        PolicyRun(other.worker.model_cache, run_id).execute()
+    monkeypatch.undo()
+    other.next_engine()
+    PolicyRun(other.worker.model_cache, run_id).execute()
+    assert other.curve(run_id) == lab.curve(run_id)
+    assert newest_version(other.db, run_id) == newest_version(lab.db, run_id)
+    other.db.close()
+
+
+def test_a_label_after_a_kill_does_not_change_repeated_steps(lab, monkeypatch):
+    run_id = create_run(lab.db, lab.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    record, curve = policy_run.record_step, []
+
+    def record_and_die(db, run, result):
+        record(db, run, result)
+        if result.step == 3:
+            curve.extend(lab.curve(run_id))
+            vote(lab, unanswered_pairs(db, run_id)[0])
+            raise SystemExit
+
+    monkeypatch.setattr(policy_run, "record_step", record_and_die)
+    lab.worker.model_cache.load_project(lab.project)
+    with pytest.raises(SystemExit):
+        PolicyRun(lab.worker.model_cache, run_id).execute()
+    monkeypatch.undo()
+    lab.next_engine()
+    PolicyRun(lab.worker.model_cache, run_id).execute()
+    assert lab.curve(run_id)[:3] == curve
+    assert [value for _, value in metric_series(lab.db, run_id, ["live/labels"])["live/labels"]] == [12] * 3 + [13] * 2
+
+
+def test_a_live_run_starts_with_few_labels_and_no_reward_model(fresh, monkeypatch):
+    monkeypatch.setattr(run_control.engine_process, "ensure_engine", lambda *_: None)
+    config = run_control.PolicyConfig.from_dict(LIVE)
+    with pytest.raises(run_control.LabelError, match="at least 6 labels that prefer one text: 6 more, please"):
+        run_control.start_run(fresh.db, fresh.folder, fresh.project.id, config)
+    fresh.label(6)
+    run = run_control.start_run(fresh.db, fresh.folder, fresh.project.id, config)
+    assert (run.reward_model_id, run.status) == (None, RunStatus.QUEUED)
+    assert "labels as they come" in run.name
+    term = run_control.RewardTerm("repetition", 1.0)
+    with pytest.raises(run_control.ConfigError, match="learns its reward from the labels alone"):
+        run_control.start_run(fresh.db, fresh.folder, fresh.project.id, config, reward_terms=[term])
+    assert get_run(fresh.db, run.id).manifest["labels"]["vote_ids"]
+
+
+def test_settings_that_a_live_run_cannot_have():
+    with pytest.raises(run_control.ConfigError, match="live = on needs a KL budget"):
+        run_control.PolicyConfig.from_dict(LIVE | {"kl_budget": None})
+    with pytest.raises(run_control.ConfigError, match="live = True has no meaning for dpo"):
+        run_control.PolicyConfig.for_algorithm("dpo", live=True)

@@ -1,0 +1,165 @@
+"""What the page shows of a live run: the offer to start one, who wrote the texts of a judged pair, and the state of its brake."""
+
+import uuid
+
+import numpy as np
+import pytest
+
+from rlhf_lab.common.enums import BrakeState, Choice, EventKind, Opponent, RunStatus, Source
+from rlhf_lab.common.records import NewCompletion, StepResult, Vote
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import LabelError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.features import TextFeatures, add_features
+from rlhf_lab.store.live_runs import LivePair, add_live_pairs
+from rlhf_lab.store.projects import add_completions, add_pairs, prompts
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, set_run_status
+from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.ui.run_views.brake_view import brake_view
+from rlhf_lab.ui.run_views.run_feed import FeedQuery, RunFeed
+from rlhf_lab.ui.run_views.run_summary import RunView, change_markers
+from rlhf_lab.ui.shared.api import Payload
+from rlhf_lab.ui.shared.instant_view import instant_view
+from rlhf_lab.ui.train.start_run import api as start_run
+
+
+@pytest.fixture
+def run(ctx):
+    """A live run of 40 steps that has done ten."""
+    config = PolicyConfig.for_algorithm("ppo", live=True).to_dict()
+    run = create_run(ctx.db, ctx.project.id, None, "live", config=config, manifest={"labels": LABELS}, total_steps=40)
+    metrics = {"objective/scores": 0.1, "objective/kl": 0.1, "live/kl_budget": 0.5}
+    for step in range(1, 11):
+        record_step(ctx.db, run.id, StepResult(step, metrics))
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    return run
+
+
+LABELS = {"vote_ids": [], "digest": "", "source": "human", "weights": []}
+
+
+def add_pair(ctx, run=None, opponent=Opponent.BASE, step=None, policy_side=Choice.FIRST):
+    """A new pair with features; of a run if one is given."""
+    prompt = prompts(ctx.db, ctx.project.id, "train")[0]
+    number = uuid.uuid4().int % 10**9
+    texts = [NewCompletion(prompt.id, f"text {number} {i}", (i,), "base", 0) for i in range(2)]
+    first, second = add_completions(ctx.db, texts)
+    vectors = [[1.0, number % 7 / 7], [-1.0, number % 5 / 5]]
+    rows = zip((first, second), vectors, strict=True)
+    add_features(ctx.db, {text.id: TextFeatures(1, np.array(vector, np.float16)) for text, vector in rows})
+    pair = add_pairs(ctx.db, ctx.project.id, [(first.id, second.id, "live")])[0]
+    if run is not None:
+        side = None if opponent is None else policy_side
+        add_live_pairs(ctx.db, [LivePair(pair.id, run.id, 9, opponent, step, side)])
+    return pair.id
+
+
+def vote(ctx, pair_id, choice=Choice.FIRST, annotator="ann", first_on_left=True):
+    given = Vote(str(uuid.uuid4()), pair_id, annotator, Source.HUMAN, choice, first_on_left)
+    cast_vote(ctx.db, given)
+    ctx.instant_reward.predict_vote(given)
+    ctx.instant_reward.run_once()
+    return given.uuid
+
+
+def label(ctx, count):
+    for _ in range(count):
+        vote(ctx, add_pair(ctx))
+
+
+def test_the_offer_comes_with_the_sixth_label_and_ends_with_a_run(ctx):
+    label(ctx, 5)
+    assert not instant_view(ctx, "ann", "")["offers_live_run"]
+    assert start_run.options(ctx, Payload())["models"] == []
+    with pytest.raises(LabelError, match="1 more, please"):
+        start_run.start_live(ctx, Payload())
+    label(ctx, 1)
+    ctx.instant_reward.update()
+    assert instant_view(ctx, "ann", "")["offers_live_run"]
+    shown = start_run.options(ctx, Payload())
+    assert (shown["models"], shown["default_id"]) == ([start_run.LIVE_OPTION], start_run.LIVE_LABELS)
+    started = get_run(ctx.db, start_run.start_live(ctx, Payload())["run"])
+    assert (started.config["live"], started.config["lr_schedule"], started.total_steps) == (True, "constant", 200)
+    assert started.reward_model_id is None
+    assert not instant_view(ctx, "ann", "")["offers_live_run"]
+
+
+def test_the_form_starts_a_live_run_with_its_own_settings(ctx):
+    label(ctx, 6)
+    settings = start_run.recommended(ctx, start_run.PresetQuery(preset="lab", algorithm="grpo")) | {"steps": "7"}
+    payload = start_run.StartRun(settings=settings, reward_model=start_run.LIVE_LABELS)
+    started = get_run(ctx.db, start_run.start(ctx, payload)["run"])
+    assert (started.config["algorithm"], started.config["live"], started.total_steps) == ("grpo", True, 7)
+
+
+@pytest.mark.parametrize(
+    ("opponent", "step", "side", "on_left", "writers"),
+    [
+        (Opponent.BASE, None, Choice.FIRST, True, ("policy, step 9", "base model")),
+        (Opponent.BASE, None, Choice.FIRST, False, ("base model", "policy, step 9")),
+        (Opponent.BEST, 5, Choice.SECOND, True, ("checkpoint of step 5", "policy, step 9")),
+        (None, None, None, True, ("policy, step 9", "policy, step 9")),
+    ],
+)
+def test_who_wrote_the_texts_is_told_only_to_those_who_have_judged_them(
+    ctx, run, opponent, step, side, on_left, writers
+):
+    label(ctx, 6)
+    given = vote(ctx, add_pair(ctx, run, opponent, step, side), first_on_left=on_left)
+    assert instant_view(ctx, "ann", given)["writers"] == writers
+    assert instant_view(ctx, "bob", given)["writers"] is None
+    ordinary = vote(ctx, add_pair(ctx))
+    assert instant_view(ctx, "ann", ordinary)["writers"] is None
+
+
+def test_the_brake_is_part_of_what_train_shows(ctx, run):
+    feed = RunFeed(ctx)
+    shown = feed.poll(FeedQuery())
+    assert shown["brake"] == {
+        "state": BrakeState.UNKNOWN, "text": "Nobody has compared the policy's texts yet: label some pairs.", "step": None,
+    }  # fmt: skip
+    for _ in range(3):
+        vote(ctx, add_pair(ctx, run), Choice.SECOND)
+    after = feed.poll(FeedQuery(run=run.id, epoch=shown["epoch"], after_step=10, revision=shown["revision"]))
+    assert after["brake"]["text"].startswith("Not yet known which texts people prefer (about ")
+    for _ in range(13):
+        vote(ctx, add_pair(ctx, run), Choice.SECOND)
+    after = feed.poll(FeedQuery())["brake"]
+    assert after == {"state": BrakeState.DECLINED, "text": "People prefer the texts of the base model.", "step": None}
+
+
+@pytest.mark.parametrize(
+    ("opponent", "choice", "state", "text", "step"),
+    [
+        (Opponent.BASE, Choice.FIRST, BrakeState.PREFERRED,
+         "People prefer the policy to the base: 16 of 16 blind answers.", None),
+        (Opponent.BEST, Choice.SECOND, BrakeState.DECLINED, "People prefer the texts of step 5.", 5),
+    ],
+)  # fmt: skip
+def test_states_of_the_brake(ctx, run, opponent, choice, state, text, step):
+    for _ in range(16):
+        vote(ctx, add_pair(ctx, run, opponent, 5), choice)
+    assert brake_view(ctx.db, run) == {"state": state, "text": text, "step": step}
+
+
+def test_an_answer_that_was_taken_back_does_not_count_and_its_pair_has_no_other(ctx, run):
+    pair_id = add_pair(ctx, run)
+    vote(ctx, pair_id, Choice.SECOND)
+    with ctx.db.write() as conn:
+        conn.execute(t.votes.update().where(t.votes.c.pair_id == pair_id).values(undone_at=1.0))
+    vote(ctx, pair_id, Choice.SECOND)
+    assert "Nobody has compared" in brake_view(ctx.db, run)["text"]
+
+
+def test_a_run_without_blind_pairs_has_no_brake(ctx):
+    run = create_run(ctx.db, ctx.project.id, None, "r", config=PolicyConfig().to_dict(), manifest={}, total_steps=1)
+    assert brake_view(ctx.db, run) is None
+
+
+def test_curves_mark_where_labels_arrived(ctx, run):
+    for step in (0, 4):
+        mark_event_applied(ctx.db, add_event(ctx.db, run.id, EventKind.HEAD, {"version": 1 + step}).id, step)
+    view = RunView.load(ctx.db, run)
+    assert change_markers(view) == [{"step": 0, "text": ""}, {"step": 4, "text": ""}]
+    assert change_markers(view, only_settings=True) == []
