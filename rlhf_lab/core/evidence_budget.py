@@ -10,13 +10,15 @@ import math
 
 from rlhf_lab.errors import ConfigError
 
+SMALLEST_SHARE = 0.01  # of the full budget; what keeps a run within its budget divides by it
+
 
 def evidence_budget(full: float, right: float, decided: int) -> float:
     """The KL budget, in nats, of a live run whose reward model predicts `right` of `decided` held-out labels correctly.
 
     full · r², with r = sin(π (accuracy - 1/2)): the correlation of two normal variables whose signs agree with this probability
-    (Sheppard 1899). One right and one wrong label are added, because a few labels may all be right by chance. 0 for an accuracy
-    of at most 1/2.
+    (Sheppard 1899). One right and one wrong label are added, because a few labels may all be right by chance. An accuracy of at
+    most 1/2, or just above it, leaves full · SMALLEST_SHARE.
 
     Raises:
         ConfigError: a full budget that is not positive, or not 0 <= right <= decided.
@@ -26,4 +28,4 @@ def evidence_budget(full: float, right: float, decided: int) -> float:
             f"full={full}, right={right}, decided={decided}: needs a positive budget and 0 <= right <= decided."
         )
     accuracy = (right + 1) / (decided + 2)
-    return full * math.sin(math.pi * max(0.0, accuracy - 0.5)) ** 2
+    return full * max(SMALLEST_SHARE, math.sin(math.pi * max(0.0, accuracy - 0.5)) ** 2)

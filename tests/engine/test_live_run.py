@@ -13,6 +13,7 @@ from rlhf_lab.common.enums import Choice, EventKind, JobStatus, Opponent, RunSta
 from rlhf_lab.common.records import Vote
 from rlhf_lab.engine import policy_run
 from rlhf_lab.engine.live_run import JUDGE_KEY, WAITING_PAIRS
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.features import load_features
@@ -181,6 +182,18 @@ def test_a_live_run_starts_with_few_labels_and_no_reward_model(fresh, monkeypatc
     with pytest.raises(run_control.ConfigError, match="learns its reward from the labels alone"):
         run_control.start_run(fresh.db, fresh.folder, fresh.project.id, config, reward_terms=[term])
     assert get_run(fresh.db, run.id).manifest["labels"]["vote_ids"]
+
+
+def test_labels_that_predict_nothing_hardly_move_the_policy(fresh):
+    """Each pair has a label for either text, so held-out labels are predicted in half of the cases."""
+    for pair in sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(6)):
+        for choice in (Choice.FIRST, Choice.SECOND):
+            cast_vote(
+                fresh.db, Vote(str(uuid.uuid4()), pair.id, f"judge:{choice.value}", Source.SIMULATED, choice, True)
+            )
+    run_id = create_run(fresh.db, fresh.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    assert fresh.train(run_id).status is JobStatus.DONE
+    assert metric_series(fresh.db, run_id, ["live/kl_budget"])["live/kl_budget"] == [(i, 0.5) for i in range(1, 6)]
 
 
 def test_settings_that_a_live_run_cannot_have():

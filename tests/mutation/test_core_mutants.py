@@ -194,6 +194,7 @@ MUTANTS = [
     # --- core/evidence_budget.py ---
     Mutant(EVIDENCE, "without the two labels that are added", "(right + 1) / (decided + 2)", "right / max(1, decided)", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "the correlation is not squared", "accuracy - 0.5)) ** 2", "accuracy - 0.5))", "test_budgets_by_hand"),
+    Mutant(EVIDENCE, "labels that predict nothing leave no budget", "max(SMALLEST_SHARE, ", "max(0.0, ", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "an accuracy below 1/2 counts as one above", "max(0.0, accuracy - 0.5)", "abs(accuracy - 0.5)", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "twice the angle", "math.sin(math.pi * max", "math.sin(2 * math.pi * max",
            "test_budgets_by_hand test_the_share_is_the_squared_correlation_of_normal_scores"),
