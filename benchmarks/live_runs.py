@@ -1,6 +1,6 @@
 """Training while a judge labels against labelling first, at equal numbers of labels.
 
-    python benchmarks/live_runs.py --seeds 5                                    the embedded model
+    python benchmarks/live_runs.py --seeds 0 1 2                                the embedded model
     python benchmarks/live_runs.py --model FOLDER --judge concrete --labels 20 40 60 --batch-size 16 --length 96
 
 "live": the run starts with FIRST_LABELS labels; after each step the judge labels one pair of its texts, up to the number of
