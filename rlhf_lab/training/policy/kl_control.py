@@ -47,12 +47,14 @@ class KLControl:
 
     Attributes:
         base: beta where nothing is added to it, see `value`.
+        average: of the measured KL; 0 without a budget.
         budget: nats per sequence; infinite without one. Updates and the scores of the reference are then not measured.
         update_fraction: the fraction of the last measured update that the limit left.
         score_unit, best: measured with a budget, and None before that.
     """
 
     budget = math.inf
+    average = 0.0
     update_fraction = 1.0
     score_unit: ScoreUnit | None = None
     best: BestCheckpoint | None = None

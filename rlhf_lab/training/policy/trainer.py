@@ -164,12 +164,15 @@ class PolicyTrainer:
     def set_head(self, version: int, labels: int, weights: NDArray[np.float32], kl_budget: float) -> None:
         """In a live run: score with another head (F,) from the next step on, with another KL budget (nats per response).
 
-        The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`.
+        The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`. A budget that falls
+        below the KL that was reached becomes that KL: forced back, the policy would lose what it has learned, and beta would
+        grow long past the time when the labels allow more again.
         """
-        state = self.state
-        assert state.live is not None
-        state.live.set_head(version, labels, weights)
-        state.kl_control.budget, state.kl_control.best = kl_budget, state.live.best_checkpoint()
+        live, control = self.state.live, self.state.kl_control
+        assert live is not None
+        live.set_head(version, labels, weights)
+        control.budget = max(kl_budget, min(control.average, control.budget))
+        control.best = live.best_checkpoint()
 
     @property
     def scorer(self) -> Scorer:
