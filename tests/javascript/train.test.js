@@ -104,7 +104,8 @@ test('the axes of a curve', () => {
   assert.deepEqual(constant(-4), { minallowed: -5, maxallowed: 1 });
   const atLeast1 = (min, max) => axisRanges({ lastStep: 9, min, max }, [], 1).yaxis.autorangeoptions;
   assert.deepEqual(atLeast1(-0.015, 0.02), { include: 1 }); // noise does not look like a fall
-  assert.deepEqual(atLeast1(0, 0), { include: 1 });
+  assert.deepEqual(atLeast1(0, 0), { minallowed: 0, include: 1 });
+  assert.deepEqual(atLeast1(-0.04, -0.04), { minallowed: -0.05, include: 1 }); // not 1 below
   assert.deepEqual(atLeast1(0, 1.5), {});
 });
 

@@ -24,15 +24,17 @@ const markersEnd = (changes) => Math.max(0, ...changes.map(({ step }) => step + 
  */
 export function axisRanges({ lastStep, min, max }, changes, least = 0) {
   const end = Math.max(1, 1.04 * lastStep, markersEnd(changes));
+  const minallowed = Math.min(0, 1.25 * min);
   const constant = {
-    minallowed: Math.min(0, 1.25 * min),
+    minallowed,
     maxallowed: Math.max(min < 0 ? -0.25 * min : 1.25 * min, min ? 0 : 1),
   };
+  const extended = min === max ? { minallowed, include: least } : { include: least };
   return {
     xaxis: { autorangeoptions: { minallowed: 0, maxallowed: end } },
     yaxis: {
       rangemode: min < 0 ? 'normal' : 'nonnegative',
-      autorangeoptions: least && max < least ? { include: least } : min === max ? constant : {},
+      autorangeoptions: least && max < least ? extended : min === max ? constant : {},
     },
   };
 }
