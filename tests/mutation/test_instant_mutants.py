@@ -40,7 +40,7 @@ MUTANTS = [
            "test_a_vote_is_predicted_before_it_is_learnt"),
     Mutant(MODEL, "labels are held out one by one, not by prompt", "groups = group_labels([self._keys[pair_id] for pair_id in pair_ids])", "groups = list(range(len(labels)))",
            "test_labels_on_one_prompt_are_held_out_together"),
-    Mutant(MODEL, "simulated labels are used although there are people's labels", "        if not labels:\n            source", "        if True:\n            source",
+    Mutant(MODEL, "simulated labels are used although there are people's labels", "    if labels:\n        return Source.HUMAN", "    if not labels:\n        return Source.HUMAN",
            "test_people_count_and_simulated_labels_only_without_them"),
     Mutant(MODEL, "everybody sees the predictions of other people's votes", "entry[0].annotator == annotator", "True", "test_a_vote_is_predicted_before_it_is_learnt"),
     Mutant(MODEL, "predictions of undone votes stay", "is_vote_on(vote, annotator, pair_id)]:\n                del self._predictions[uuid]",
