@@ -117,24 +117,28 @@ def test_the_brake_is_part_of_what_train_shows(ctx, run):
     feed = RunFeed(ctx)
     shown = feed.poll(FeedQuery())
     assert shown["brake"] == {
-        "state": BrakeState.UNKNOWN, "text": "Nobody has compared the policy's texts yet: label some pairs.", "step": None,
+        "state": BrakeState.UNKNOWN, "text": "none yet. They begin with your next labels.", "step": None,
     }  # fmt: skip
     for _ in range(3):
         vote(ctx, add_pair(ctx, run), Choice.SECOND)
     after = feed.poll(FeedQuery(run=run.id, epoch=shown["epoch"], after_step=10, revision=shown["revision"]))
-    assert after["brake"]["text"].startswith("Not yet known which texts people prefer (about ")
+    assert after["brake"]["text"].startswith("0 of 3 for the policy. Not yet known which texts people prefer (about ")
     for _ in range(13):
         vote(ctx, add_pair(ctx, run), Choice.SECOND)
     after = feed.poll(FeedQuery())["brake"]
-    assert after == {"state": BrakeState.DECLINED, "text": "People prefer the texts of the base model.", "step": None}
+    assert after == {
+        "state": BrakeState.DECLINED,
+        "text": "0 of 16 for the policy. People prefer the texts of the base model.",
+        "step": None,
+    }
 
 
 @pytest.mark.parametrize(
     ("opponent", "choice", "state", "text", "step"),
     [
         (Opponent.BASE, Choice.FIRST, BrakeState.PREFERRED,
-         "People prefer the policy to the base: 16 of 16 blind answers.", None),
-        (Opponent.BEST, Choice.SECOND, BrakeState.DECLINED, "People prefer the texts of step 5.", 5),
+         "16 of 16 for the policy against the base. People prefer the policy.", None),
+        (Opponent.BEST, Choice.SECOND, BrakeState.DECLINED, "0 of 16 for the policy. People prefer the texts of step 5.", 5),
     ],
 )  # fmt: skip
 def test_states_of_the_brake(ctx, run, opponent, choice, state, text, step):
@@ -149,7 +153,7 @@ def test_an_answer_that_was_taken_back_does_not_count_and_its_pair_has_no_other(
     with ctx.db.write() as conn:
         conn.execute(t.votes.update().where(t.votes.c.pair_id == pair_id).values(undone_at=1.0))
     vote(ctx, pair_id, Choice.SECOND)
-    assert "Nobody has compared" in brake_view(ctx.db, run)["text"]
+    assert "none yet" in brake_view(ctx.db, run)["text"]
 
 
 def test_a_run_without_blind_pairs_has_no_brake(ctx):

@@ -71,6 +71,7 @@ export class Stage {
   forgetRun() {
     for (const chart of this.metrics ? this.all() : []) chart.remove();
     this.run = null;
+    this.brake = ''; // what its blind answers say
     this.known = NOTHING_KNOWN;
     this.metrics = {}; // by name: {chart, value: the element of its newest value}
     this.step = this.newestStep = null; // of the texts on screen, and with texts
@@ -106,8 +107,8 @@ export class Stage {
 
   drawCounts() {
     const status = this.status();
-    const missing = this.run === null ? (status.guide?.note ?? '') : '';
-    const texts = [labelsText(status), accuracyText(status), missing];
+    const news = this.run === null ? (status.guide?.note ?? '') : this.brake;
+    const texts = [labelsText(status), accuracyText(status), news];
     texts.forEach((text, i) => {
       const shown = this.counts.children[i];
       if (shown?.textContent === text) return;
@@ -123,7 +124,8 @@ export class Stage {
     this.run = reply.run.id;
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
     this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
-    this.state.textContent = [stateText(reply.run, reply.eta_s), reply.brake?.text].filter(Boolean).join(' ');
+    this.state.textContent = stateText(reply.run, reply.eta_s);
+    this.brake = reply.brake ? `Blind answers: ${reply.brake.text}` : '';
     this.at.textContent = afterStep > 0 ? `Step ${afterStep}` : '';
     for (const curve of this.charts.curves) this.drawCurve(curve, reply);
     this.newestStep = reply.sample_steps.at(-1) ?? this.newestStep;

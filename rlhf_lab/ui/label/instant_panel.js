@@ -26,6 +26,8 @@ export class InstantPanel {
     this.uuid = ''; // the vote that the figures must include, and whose prediction is shown
     this.polls = 0;
     this.guesses = []; // whether the last predictions were right, oldest first
+    this.guessesOf = null; // when their project was created
+    this.news = ''; // the answer to the last press of a button here
     this.countedUuid = ''; // the vote of the last prediction
   }
 
@@ -48,6 +50,8 @@ export class InstantPanel {
     const { uuid } = this;
     const reply = await this.api.instant({ vote_uuid: uuid }).catch(() => null); // the next poll tries again
     if (!reply || uuid !== this.uuid || reply.project_created_at !== this.createdAt()) return;
+    if (this.guessesOf !== this.createdAt()) this.guesses = [];
+    this.guessesOf = this.createdAt();
     if (reply.prediction?.decided && this.countedUuid !== uuid) {
       this.guesses = [...this.guesses, reply.prediction.expected].slice(-MAX_GUESSES);
       this.countedUuid = uuid;
@@ -61,6 +65,7 @@ export class InstantPanel {
   // uuid: the vote whose prediction is shown after the model has learnt from it; '' for none.
   expect(uuid) {
     this.uuid = uuid;
+    this.news = '';
     this.polls = 0;
     if (this.figures) this.figures = { ...this.figures, pending: Boolean(uuid), prediction: null };
     this.draw();
@@ -90,22 +95,24 @@ export class InstantPanel {
   // train on the votes as they come. The accuracy of the reward model is in the header; this one is not that model.
   hits() {
     const { writers, offers_live_run: isOffered } = this.figures ?? {};
+    if (this.news) return html`<span role="status">${this.news}</span>`;
     if (writers) return writersView(writers);
     return html`${this.guesses.length > 1 && guessesView(this.guesses)}
       ${isOffered && actionButton('start-live', 'Train while I label', () => this.startLive())}`;
   }
 
   async startLive() {
-    const message = await startRun.start_live({}).then(
-      () => 'The policy is being trained now. Go on labelling: it learns from every answer.',
+    this.news = await startRun.start_live({}).then(
+      () =>
+        'The policy is being trained now. Go on labelling: it learns from every answer. Stop it on Train at any time.',
       (error) => error.message,
     );
-    this.root.querySelector('.instant .hits').replaceChildren(html`<span role="status">${message}</span>`);
+    this.draw();
   }
 }
 
 function writersView([first, second]) {
-  return html`<span class="muted" data-do="writers">First: ${first}. Second: ${second}.</span>`;
+  return html`<span class="muted" data-do="writers">Your last pair: first by ${first}, second by ${second}.</span>`;
 }
 
 function scoreBar(label, score) {

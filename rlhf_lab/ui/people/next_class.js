@@ -58,6 +58,12 @@ const choices = ({ has_code: hasCode, runs }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
   ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out. A name that has votes stays taken.']] : []),
   ...(runs.length
-    ? [['stop_runs', `Stop ${plural(runs.length, 'run')}`, 'Otherwise training goes on. A stopped run can be resumed.']]
+    ? [
+        [
+          'stop_runs',
+          `Stop ${plural(runs.length, 'run')}`,
+          'Otherwise training goes on, and the new class cannot train before it ends. A stopped run can be resumed.',
+        ],
+      ]
     : []),
 ];

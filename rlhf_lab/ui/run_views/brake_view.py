@@ -9,6 +9,8 @@ from rlhf_lab.core.sequential_test import BrakeReport
 from rlhf_lab.quality.brake import brake_report, compared_step
 from rlhf_lab.store.database import Database
 
+MAX_SHOWN = 60  # further answers; a larger forecast changes too much from answer to answer
+
 
 class BrakeView(TypedDict):
     """step: of the checkpoint whose texts people prefer, else None."""
@@ -32,14 +34,16 @@ def brake_view(db: Database, run: Run) -> BrakeView | None:
 
 
 def brake_text(report: BrakeReport, step: int | None) -> str:
-    """One sentence. step: of the checkpoint that people prefer; None for the base."""
-    wins, base = report.wins[Opponent.BASE], report.evidence[Opponent.BASE].declined.answers
+    """What stands after "Blind answers: ". step: of the checkpoint that people prefer; None for the base."""
+    opponents = [Opponent.BASE] if report.state is BrakeState.PREFERRED else list(Opponent)
+    count = sum(report.evidence[opponent].declined.answers for opponent in opponents)
+    if not count:
+        return "none yet. They begin with your next labels."
+    won = f"{sum(report.wins[opponent] for opponent in opponents)} of {count} for the policy"
     if report.state is BrakeState.PREFERRED:
-        return f"People prefer the policy to the base: {wins} of {pluralize(base, 'blind answer')}."
+        return f"{won} against the base. People prefer the policy."
     if report.state is BrakeState.DECLINED:
-        texts = "the base model" if step is None else f"step {step}"
-        return f"People prefer the texts of {texts}."
-    if not sum(evidence.declined.answers for evidence in report.evidence.values()):
-        return "Nobody has compared the policy's texts yet: label some pairs."
-    about = f" (about {pluralize(report.more_answers, 'more answer')})" if report.more_answers else ""
-    return f"Not yet known which texts people prefer{about}."
+        return f"{won}. People prefer the texts of {'the base model' if step is None else f'step {step}'}."
+    more = report.more_answers
+    about = f" (about {pluralize(more, 'more answer')} at this rate)" if more and more <= MAX_SHOWN else ""
+    return f"{won}. Not yet known which texts people prefer{about}."

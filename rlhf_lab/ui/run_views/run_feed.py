@@ -352,7 +352,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     state = run_summary.current_state(view, in_use)
     config = view.run.config
     if allowed := cache.curves["live/kl_budget"]:
-        config = config | {"kl_budget": allowed[-1][1]}
+        config = config | {"kl_budget": round(allowed[-1][1], 2)}
     diagnoses = diagnose(
         curves,
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),

@@ -160,7 +160,9 @@ export class RunBar {
     if (!brake) return;
     const isHeld = brake.state === 'declined' && run.status === 'paused';
     const text = isHeld ? `${brake.text} The run is paused. Resume continues it.` : brake.text;
-    if (this.brake.textContent !== text) this.brake.textContent = text;
+    if (this.brake.dataset.text !== text)
+      this.brake.replaceChildren(html`${term('blind answers', 'Blind answers')}: ${text}`);
+    this.brake.dataset.text = text;
     this.brake.dataset.state = brake.state;
     this.brake.classList.toggle('bad', brake.state === 'declined');
     this.brake.classList.toggle('good', brake.state === 'preferred');

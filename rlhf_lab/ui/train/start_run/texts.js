@@ -44,7 +44,7 @@ export function progressText(state, model) {
   return [
     model?.id === defaultId && reason,
     training &&
-      model &&
+      model?.id > 0 &&
       `${training} A run started now learns from reward model ${model.id} and can be switched to that one later.`,
     runs.length
       ? `Run ${runs.join(', ')} is in progress; this run waits until it has ended.`
