@@ -180,6 +180,12 @@ def test_axes_of_a_run_with_one_step_its_hostile_texts_and_its_long_name(lab, ru
     expect_long_name_moves_no_button(lab, page, short_run)
 
 
+DISTANCE_OF_BUTTON = """() => {
+  const [button, picker] = ["resume", "pick"].map(name => document.querySelector(`.lab-train [data-do=${name}]`));
+  return button.getBoundingClientRect().top - picker.getBoundingClientRect().top;
+}"""
+
+
 def expect_long_name_moves_no_button(lab, page, run) -> None:
     places, name = {}, "all that can be said of an experiment stands in its name, however long it gets: 7"
     for shown in ("a", name[:80]):
@@ -188,8 +194,7 @@ def expect_long_name_moves_no_button(lab, page, run) -> None:
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
             expect(control(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({RunStatus.STOPPED})")
-            button, picker = (control(page, name).bounding_box() for name in ("resume", "pick"))
-            places.setdefault(width, []).append(button["y"] - picker["y"])  # what is above both may change
+            places.setdefault(width, []).append(page.evaluate(DISTANCE_OF_BUTTON))  # what is above both may change
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert all(first == second for first, second in places.values())
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import time
 import zipfile
@@ -20,6 +21,7 @@ from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.runs import api as runs
+from rlhf_lab.ui.runs import downloads
 from rlhf_lab.ui.runs.downloads import ExportRequest, cache_folder, create_download, remove_old_files
 from rlhf_lab.ui.shared.api import parse_payload
 
@@ -200,6 +202,22 @@ def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, create_fil
     set_age(old, 3601)
     remove_old_files(ctx.home)
     assert [path.exists() for path in (old, new, interrupted, in_progress)] == [False, True, False, True]
+
+
+def test_labs_that_share_the_cache_clean_up_at_once(ctx, create_file, monkeypatch):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
+    for file_format in ("jsonl", "csv", "parquet"):
+        set_age(create_file(ALL_LABELS, format=file_format), 3601)
+    is_expired = downloads._is_expired
+
+    def while_another_lab_removes_all(path):
+        result = is_expired(path)
+        shutil.rmtree(cache_folder())
+        return result
+
+    monkeypatch.setattr(downloads, "_is_expired", while_another_lab_removes_all)
+    remove_old_files(ctx.home)
+    assert not cache_folder().exists()
 
 
 def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, create_file, gradio_cache):

@@ -104,11 +104,12 @@ def cache_folder() -> Path:
 
 def remove_old_files(home: Path) -> None:
     """Remove files that were offered more than an hour ago, and files that an interrupted export left."""
-    for file in cache_folder().glob("*/*"):
-        with contextlib.suppress(OSError):  # already removed by another page, or its folder has other files
-            if _is_expired(file):
-                file.unlink()
-                file.parent.rmdir()
+    for cached in cache_folder().glob("*"):
+        with contextlib.suppress(OSError):  # another lab, which shares this folder, is removing it too
+            for file in list(cached.iterdir()):
+                if _is_expired(file):
+                    file.unlink()
+                    cached.rmdir()  # refused while it has other files
     for folder in (home / EXPORT_FOLDER).glob("*"):
         with contextlib.suppress(OSError):
             if _is_expired(folder):
