@@ -19,6 +19,7 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
@@ -27,6 +28,8 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
 from rlhf_lab.errors import TrainingError
+from rlhf_lab.jobs.retraining import THEN_RUN
+from rlhf_lab.jobs.run_control import start_run
 from rlhf_lab.jobs.time_estimate import (
     EARLY_PAIRS,
     WorkCount,
@@ -100,13 +103,19 @@ def reward_job(
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, object]:
-    """Train the reward model of a TRAIN_REWARD job. Result: its id and accuracy. Only the main process stores anything."""
+    """Train the reward model of a TRAIN_REWARD job, and queue the run that is to follow, if any.
+
+    Result: the reward model's id and accuracy. Only the main process stores anything.
+    """
     assert job.project_id is not None
     project, request = get_project(model_cache.db, job.project_id), RewardRequest.from_payload(job.payload)
     if not model_cache.distributed.is_main_process:
         fit_reward_model(model_cache, project, request)
         return {}
     row = train_reward_model(model_cache, project, request, report_progress=report_progress, on_progress=on_progress)
+    if run := job.payload.get(THEN_RUN):
+        config = PolicyConfig.from_dict(run["config"])
+        start_run(model_cache.db, model_cache.home, project.id, config, row.id, name=run["name"])
     return {"reward_model_id": row.id, "accuracy": row.report["accuracy"], "note": row.report["note"]}
 
 

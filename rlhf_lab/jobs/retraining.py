@@ -18,6 +18,7 @@ from rlhf_lab.store.votes import label_count, vote_counts, voters
 
 LABELS_PER_RETRAINING = 20  # new labels between two reward models
 LABELS_FOR_FIRST_MODEL = 10  # labels needed for the first one
+THEN_RUN = "then_run"  # in the payload of a TRAIN_REWARD job: the run to queue afterwards
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,20 @@ def training_goal(db: Database, project_id: int, source: Source) -> int:
 
 
 def submit_training(
-    db: Database, project_id: int, source: Source, config: RewardConfig | None = None, last_known_id: int | None = None
+    db: Database,
+    project_id: int,
+    source: Source,
+    config: RewardConfig | None = None,
+    last_known_id: int | None = None,
+    then_run: Mapping[str, Any] | None = None,
 ) -> Job:
     """Queue the training of a reward model on the labels of one source, or return an unfinished job if there is one.
 
     config: by default `next_config`. last_known_id: the newest training job that the requester knows of; a newer one is
-    returned, even if it has ended.
+    returned, even if it has ended. then_run: "config" and "name" of a run that is queued with the new reward model.
     """
     payload = training_payload(db, project_id, source, config or next_config(db, project_id, source))
+    payload |= {THEN_RUN: dict(then_run)} if then_run else {}
     return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload, last_known_id)
 
 

@@ -94,6 +94,11 @@ export interface ChatRequests {
   forget: Action<AnswersPayload, null>;
 }
 
+export interface LearnRequests {
+  material: Read<Payload, LearnMaterial>;
+  start: Action<StartPayload, Message>;
+}
+
 export interface RunsRequests {
   overview: Read<Payload, RunsOverview>;
   compare: Read<ComparisonQuery, Comparison | null>;
@@ -191,6 +196,7 @@ export type ComparedRun = { id: number; name: string; points: Array<Array<number
 export type Comparison = { runs: Array<ComparedRun>; metrics: Array<string>; setting_differences: Array<SettingDifference>; revision: string; metric: string };
 export type ComparisonQuery = { annotator?: string | null; runs?: Array<number | string>; metric?: string; revision?: string };
 export type Creation = { message: string; warning: string; check: MemoryCheck | null };
+export type Curves = { run: number; steps: Array<number>; score: Array<number>; gold: Array<number>; kl: Array<number>; clip_fraction: Array<number> };
 export type Cuts = { left: number | null; right: number | null };
 export type DataPayload = { annotator?: string | null; path?: string; name?: string; dataset?: string; split?: string; config?: string; column_mapping?: Record<string, string>; choices?: string; answers?: Array<string>; source: Source; default_annotator?: string };
 export type DataReply = { question: ImportQuestion | null; preview: Preview | null; message: string };
@@ -215,6 +221,7 @@ export type EnteredSecret = { message: string; redirect_to_login: boolean };
 export type ErasePayload = { annotator?: string | null; name: string; delete_votes?: boolean };
 export type EstimateQuery = { annotator?: string | null; models?: Array<string>; contestants?: Array<string>; prompts?: number | string; samples: number | string; pairs: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
+export type ExperimentView = { name: string; step: number; steps: number; curves: Curves | null };
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; instant?: InstantExplanation | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
@@ -260,6 +267,7 @@ export type LabelState = { counted_at: number; labels: number; simulated: number
 export type LabelVisitor = { name: string; role: Role };
 export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: number; sampling?: 'random' | 'teaching' | 'information' | 'uncertainty' | 'diversity'; texts?: 'base' | 'policy'; gold_rate?: number; gold_rule?: 'none' | 'inform' | 'down_weight' | 'pause'; gold_bound?: number; gold_answers?: number; gold_weight?: number; gold_training?: boolean; markdown?: boolean; guideline?: string };
 export type LeaderboardRow = { annotator: string; labels: number; repeats: number; consistent_repeats: number; comparisons: number; agreements: number };
+export type LearnMaterial = { view: TokenView; curves: Curves; differences: Array<number>; distribution: NextTokens; recorded: Array<'run' | 'labels' | 'curves' | 'recording'>; experiment: ExperimentView | null };
 export type LengthPayload = { annotator?: string | null; project: number | string; max_new_tokens: number | string };
 export type LengthSetting = { adds_instruction: boolean; max_new_tokens: number; share: number; low: number; high: number; mean_tokens: number; seconds: number; text: string };
 export type LengthView = { is_measuring: boolean; note: string; instruction: string; texts: number; rows: Array<LengthSetting>; proposal: LengthSetting | null; is_new: boolean };
@@ -280,6 +288,7 @@ export type NewRunName = { annotator?: string | null; run: number | string; name
 export type NewTestState = { state: TestState; tests?: Array<[number, string]>; message?: string };
 export type NewTournamentState = { state: TournamentState };
 export type NextClassPayload = { annotator?: string | null; new_project?: boolean; new_code?: boolean; stop_runs?: boolean };
+export type NextTokens = { text: string; tokens: Array<string>; logprobs: Array<number> };
 export type OptionsQuery = { annotator?: string | null; run?: number | string | null };
 export type OthersProgress = { finished: number; in_progress: number };
 export type PageVisitor = { name: string; role: Role };
@@ -330,6 +339,7 @@ export type ShownPair = { id: number; prompt: string; turns: Array<Record<string
 export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
 export type StartOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<RewardModelOption>; default_id: number | null; default_reason: string; labels_text: string; few_labels_note: string; labels_missing: number; training_progress: number | null; training_text: string; run_count: number; measured_at: number; active_runs: Array<number> };
+export type StartPayload = { annotator?: string | null; name: string };
 export type StartRun = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null>; reward_model: number | string; name?: string; reward_terms?: string; ptx_file?: string; ptx_column?: string };
 export type StartTestPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; pairs: number | string };
 export type StartTournamentPayload = { annotator?: string | null; contestants: Array<string>; prompts: number | string; seed: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };

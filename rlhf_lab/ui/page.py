@@ -26,6 +26,7 @@ from rlhf_lab.ui.gradio_patches import NO_FIRST_REQUEST, upload_folder
 from rlhf_lab.ui.header import api as header
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
+from rlhf_lab.ui.learn import api as learn
 from rlhf_lab.ui.limits import LIMITS, RequestLimiter
 from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, RouteGuard, frame_origins
 from rlhf_lab.ui.people import api as people
@@ -44,10 +45,10 @@ SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica N
 #: The requests of the page.
 APIS = (
     header.api, label.api, reward.api, train.api, start_run.api, demo_run.api, compare.api, blind_test.api, tournament.api,
-    chat.api, *runs.APIS, people.api, project.api,
+    chat.api, learn.api, *runs.APIS, people.api, project.api,
 )  # fmt: skip
 SCREENS = {
-    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat,
+    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat, "Learn": learn,
     "Runs & data": runs, "People": people, "Project": project,
 }  # fmt: skip
 #: Sessions (open pages, programs) whose components Gradio keeps in memory, 0.3 MB each. Creating them again for a dropped session

@@ -49,6 +49,7 @@ def test_the_estimate_of_a_run_follows_its_settings(trained_lab, open_page):
     expect(control(page, "start")).to_have_text("Start SFT")
     expect(control(page, "start-estimate")).to_have_text(SENTENCE)
     expect(control(page, "start")).to_have_text("Start SFT")
+    expect(control(page, "start")).to_be_enabled()  # the values of SFT have arrived
     page.get_by_role("button", name="All settings of the new run").click()
     page.locator("#start-group-run button", has_text=re.compile("^Run")).first.click()
     steps = page.locator("#start-steps").locator("textarea, input")

@@ -73,6 +73,16 @@ def test_metrics_and_settings_exist():
     assert named <= settings
 
 
+def test_every_row_names_its_place_in_the_browser():
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rlhf_lab" / "ui" / "learn").glob("*_pages.js"))
+    titles = set(re.findall(r"^  title: '(.+)',$", pages, re.MULTILINE))
+    places = [row[4] for row in rows(TEXT.partition("## What they say")[2].partition("## Errata")[0])[1:]]
+    assert len(places) > 40
+    for place in places:
+        assert re.match(r"(Label|Reward model|Train|Learn): ", place), place
+        assert set(re.findall(r"\*(.+?)\*", place)) <= titles, place
+
+
 def test_every_erratum_is_a_mutant_that_its_tests_kill():
     """The tests of a row are among those that the mutation suite runs against its mutants."""
     table, tests_by_mutant = rows(ERRATA), mutants()

@@ -18,6 +18,8 @@ from rlhf_lab.common.stats import held_out_interval, hit
 
 CALIBRATION_BINS = 5
 MAX_DISAGREEMENTS = 20
+MAX_DIFFERENCES = 100
+MAX_CERTAINTY = 1 - 1e-4  # of a difference
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class RewardReport:
     calibration: [mean confidence, accuracy, count] of each bin of held-out labels, least confident first.
     expected_calibration_error: mean difference of confidence and accuracy, weighted by count.
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
+    differences: of the scores of the first held-out labels, chosen minus rejected: the log-odds of `probability`.
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
     epochs: of the final fit; fewer than configured with early stopping, or if the adapter does not help. indistinguishable:
     labels that were left out because the model reads the same tokens for both texts. `labels` and `ties` count neither these
@@ -70,6 +73,7 @@ class RewardReport:
     calibration: list[list[float]] = field(default_factory=list)
     expected_calibration_error: float | None = None
     disagreements: list[dict[str, float]] = field(default_factory=list)
+    differences: list[float] = field(default_factory=list)
     agreement: dict[str, float] | None = None
     epochs: int = 0
     indistinguishable: int = 0
@@ -80,7 +84,7 @@ class RewardReport:
 def held_out_metrics(
     held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison], *, cross_validated: bool = False
 ) -> dict[str, Any]:
-    """accuracy, its interval, calibration, expected_calibration_error and disagreements, over decided labels.
+    """accuracy, its interval, calibration, expected_calibration_error, disagreements and differences, over decided labels.
 
     cross_validated: whether each group was predicted by a model of its own, trained on the others, not all by one model.
     """
@@ -103,7 +107,14 @@ def held_out_metrics(
             {"index": prediction.index, "probability": round(prediction.probability, 4)}
             for prediction in wrong[:MAX_DISAGREEMENTS]
         ],
+        "differences": [round(log_odds(prediction.probability), 3) for prediction in decided[:MAX_DIFFERENCES]],
     }
+
+
+def log_odds(probability: float) -> float:
+    """In nats; at most about 9 from 0."""
+    p = min(max(probability, 1 - MAX_CERTAINTY), MAX_CERTAINTY)
+    return math.log(p / (1 - p))
 
 
 def calibration(probabilities: Sequence[float], bins: int = CALIBRATION_BINS) -> list[tuple[float, float, int]]:

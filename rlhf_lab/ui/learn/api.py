@@ -1,0 +1,174 @@
+"""Screen "Learn": one idea a page, from a cat in a grid to the tokens of a run.
+
+The page draws and computes (`view.js`); this module gives it the numbers about language: those of the project's newest run and
+reward model, and recorded ones (assets/learn/recording.json, written by benchmarks/primer_recording.py) where there are none.
+"""
+
+import math
+from functools import cache
+from typing import Literal
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.bundled_assets import ASSETS
+from rlhf_lab.common.records import Role, Run
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs.experiments import EXPERIMENTS, start_experiment
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_model_list import list_reward_models
+from rlhf_lab.store.run_metrics import metric_series
+from rlhf_lab.store.runs import runs
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.shared.api import Api, Message, Payload
+from rlhf_lab.ui.shared.crowd import sees_comparisons
+from rlhf_lab.ui.shared.widgets import widget
+from rlhf_lab.ui.train.token_view import TokenView, token_view
+
+api = Api("learn")
+RECORDING = ASSETS / "learn" / "recording.json"
+#: Metrics of the curves by their names on the page.
+CURVES = {
+    "score": "objective/scores", "gold": "objective/gold", "kl": "objective/kl", "clip_fraction": "policy/clipfrac_avg",
+}  # fmt: skip
+MIN_CURVE_STEPS = 8
+MAX_CURVE_POINTS = 200
+MIN_LABELS = 5
+DECIMALS = 4
+
+Kind = Literal["run", "labels", "curves", "recording"]
+
+
+class Curves(TypedDict):
+    """Of one run; all lists have the same length."""
+
+    run: int
+    steps: list[int]
+    score: list[float]
+    gold: list[float]
+    kl: list[float]
+    clip_fraction: list[float]
+
+
+class ExperimentView(TypedDict):
+    """An experiment of the open project. name: in EXPERIMENTS. step: 0 before its run."""
+
+    name: str
+    step: int
+    steps: int
+    curves: Curves | None
+
+
+class StartPayload(Payload):
+    name: str
+
+
+class NextTokens(TypedDict):
+    """The likeliest next tokens after a text. logprobs: in nats, of the whole vocabulary."""
+
+    text: str
+    tokens: list[str]
+    logprobs: list[float]
+
+
+class Numbers(TypedDict):
+    """What the pages about language draw. view: one step of a run. differences: of the scores of labelled texts, chosen minus
+    rejected, by a model that had not seen the label."""
+
+    view: TokenView
+    curves: Curves
+    differences: list[float]
+    distribution: NextTokens
+
+
+class LearnMaterial(Numbers):
+    """recorded: which numbers are not of this project."""
+
+    recorded: list[Kind]
+    experiment: ExperimentView | None
+
+
+def build(ctx: Context) -> None:
+    experiments = [
+        {"name": name, "title": one.title, "look_for": one.look_for, "explanation": one.explanation}
+        for name, one in EXPERIMENTS.items()
+    ]
+    widget("learn", "learn/view.js", label="Learn", data={"experiments": experiments})
+
+
+@api.read(Payload)
+def material(ctx: Context, _: Payload) -> LearnMaterial:
+    recording = recorded_material()
+    view, curves, differences = own_view(ctx), own_curves(ctx), own_differences(ctx)
+    own: dict[Kind, object] = {"run": view, "curves": curves, "labels": differences}
+    return {
+        "recorded": ["recording", *(kind for kind, value in own.items() if value is None)],
+        "view": view or recording["view"],
+        "curves": curves or recording["curves"],
+        "differences": differences or recording["differences"],
+        "distribution": recording["distribution"],
+        "experiment": own_experiment(ctx),
+    }
+
+
+@api.action(StartPayload, role=Role.OPERATOR)
+def start(ctx: Context, payload: StartPayload) -> Message:
+    project = start_experiment(ctx.db, ctx.home, payload.name)
+    return {"message": f"The project “{project.name}” is open. Its run starts in a few seconds."}
+
+
+@cache
+def recorded_material() -> Numbers:
+    return TypeAdapter(Numbers).validate_json(RECORDING.read_bytes())
+
+
+def own_view(ctx: Context) -> TokenView | None:
+    """The last step of the newest run that clips ratios and trains a value function, if its tokens were stored."""
+    for run in runs(ctx.db, ctx.project.id):
+        config = PolicyConfig.from_dict(run.config)
+        if run.step and config.token_rows and config.spec.clips and config.uses_value_function:
+            view = token_view(ctx.db, run.id, run.step)
+            if any(len(row["tokens"]) > 1 for row in view["rows"]):
+                return view
+    return None
+
+
+def own_curves(ctx: Context) -> Curves | None:
+    """Those of the newest run with a score and a judge's score for some steps."""
+    curves = (curves_of(ctx.db, run) for run in runs(ctx.db, ctx.project.id) if run.step >= MIN_CURVE_STEPS)
+    return next((one for one in curves if len(one["steps"]) >= MIN_CURVE_STEPS), None)
+
+
+def curves_of(db: Database, run: Run) -> Curves:
+    series = metric_series(db, run.id, list(CURVES.values()), max_points=MAX_CURVE_POINTS)
+    points = [
+        {step: value for step, value, *_ in series[name] if value is not None and math.isfinite(value)}
+        for name in CURVES.values()
+    ]
+    steps = sorted(set.intersection(*map(set, points)))
+    score, gold, kl, clip_fraction = ([round(values[step], DECIMALS) for step in steps] for values in points)
+    return {"run": run.id, "steps": steps, "score": score, "gold": gold, "kl": kl, "clip_fraction": clip_fraction}
+
+
+def own_differences(ctx: Context) -> list[float] | None:
+    """Of the newest reward model. None for visitors who must not learn how many labels there are."""
+    if not sees_comparisons(ctx):
+        return None
+    found = (model.report.get("differences") or [] for model in list_reward_models(ctx.db, ctx.project.id))
+    return next((differences for differences in found if len(differences) >= MIN_LABELS), None)
+
+
+def own_experiment(ctx: Context) -> ExperimentView | None:
+    name = next((name for name, one in EXPERIMENTS.items() if ctx.project.name.startswith(one.project_name)), None)
+    if name is None:
+        return None
+    run = next((run for run in runs(ctx.db, ctx.project.id) if run.name == EXPERIMENTS[name].title), None)
+    if run is None:
+        return {"name": name, "step": 0, "steps": 0, "curves": None}
+    curves = curves_of(ctx.db, run)
+    return {
+        "name": name,
+        "step": run.step,
+        "steps": run.total_steps,
+        "curves": curves if len(curves["steps"]) > 1 else None,
+    }

@@ -1,0 +1,70 @@
+// @ts-check
+// The last page of Learn: experiments that go wrong on purpose, and their curves while they run.
+import { plot, rangeOf } from './pictures.js';
+import { actionButton } from '../shared/dom.js';
+import { html } from '../shared/html.js';
+import { operatorOnly } from '../shared/session.js';
+
+/** @type {[string, string, string][]} */
+const CURVES = [
+  ['score', 'score', 'accent'],
+  ['gold', 'gold', 'good'],
+  ['kl', 'KL, in nats', 'warn'],
+  ['clip_fraction', 'clip fraction', 'muted'],
+];
+
+/** @typedef {{ name: string, title: string, look_for: string, explanation: string }} Experiment */
+
+const isDone = (experiment) => experiment !== null && experiment.steps > 0 && experiment.step >= experiment.steps;
+
+function smallChart([name, title, kind], curves) {
+  const values = curves[name];
+  return plot({
+    label: `${title} by step`,
+    x: [curves.steps[0], curves.steps.at(-1)],
+    y: rangeOf(values),
+    xTitle: 'step',
+    yTitle: title,
+    lines: [{ points: values.map((y, i) => [curves.steps[i], y]), kind }],
+    height: 190,
+  });
+}
+
+/** @param {Experiment} experiment @param {any} running the experiment of the open project */
+function card(experiment, running, start) {
+  const isOpen = running?.name === experiment.name;
+  return html`<section class="experiment" aria-label=${experiment.title}>
+    <h3>${experiment.title}</h3>
+    <p>${experiment.look_for}</p>
+    ${operatorOnly(actionButton(`try-${experiment.name}`, isOpen ? 'Run it again' : 'Run it', start))}
+    ${isOpen && !isDone(running) && html`<p class="muted" role="status">${progressText(running)}</p>`}
+    ${isOpen && isDone(running) && html`<p class="lab-notice">${experiment.explanation}</p>`}
+  </section>`;
+}
+
+export const progressText = ({ step, steps }) =>
+  steps ? `Step ${step} of ${steps}. The curves below grow.` : 'The reward model is being trained …';
+
+/** @param {Experiment[]} experiments @param {(name: string) => void} start */
+export const experimentPage = (experiments, start) => ({
+  name: 'broken',
+  title: 'Broken on purpose',
+  uses: '',
+  text: [
+    'Each of these runs takes about a minute on a laptop and goes wrong in its own way. Read first what to look for. ' +
+      'The explanation comes when the run has ended.',
+    'A run opens a project of its own, with a simulated judge’s labels. Your project stays as it is; open it again ' +
+      'under Project.',
+  ],
+  question: 'Run one, and see whether you find what went wrong before the page says it.',
+  sliders: () => [],
+  begin: () => ({}),
+  picture: (_, { experiment }) => [
+    ...experiments.map((one) => card(one, experiment, () => start(one.name))),
+    ...(experiment?.curves
+      ? [html`<div class="curves">${CURVES.map((curve) => smallChart(curve, experiment.curves))}</div>`]
+      : []),
+  ],
+  facts: () => [],
+  isSolved: (_, { experiment }) => isDone(experiment),
+});

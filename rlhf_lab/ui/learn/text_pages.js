@@ -1,0 +1,472 @@
+// @ts-check
+// The pages of Learn about language: the numbers are those of the newest run, or of a recorded one.
+import {
+  clippedObjective,
+  entropy,
+  gae,
+  isClipped,
+  mean,
+  pairLoss,
+  probabilitiesAt,
+  shapedRewards,
+  sum,
+  valueLosses,
+  winProbability,
+} from './formulas.js';
+import { barChart, plot, rangeOf, tokenLine } from './pictures.js';
+import { textView } from '../shared/dom.js';
+import { formatNumber, formatPercent, plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+
+const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);
+const shortToken = (token) => token.trim().slice(0, 8) || '·';
+const SHOWN_TOKENS = 24;
+const CURVE_POINTS = 80;
+
+/** @typedef {import('../api_types').TokenRow} TokenRow */
+
+/** @param {(x: number) => number} f @param {[number, number]} range */
+const curve = (f, [low, high]) =>
+  Array.from({ length: CURVE_POINTS + 1 }, (_, i) => low + ((high - low) * i) / CURVE_POINTS).map((x) => [x, f(x)]);
+
+const column = (row, name) => row.columns[name].map((value) => value ?? 0);
+const shares = (values) => {
+  const largest = Math.max(...values.map(Math.abs)) || 1;
+  return values.map((value) => value / largest);
+};
+const rowOf = ({ view }) => view.rows[view.notable[0]];
+const lastPromptText = (row) => row.turns.at(-1).content;
+
+// ---- from the grid to text
+
+const grounded = {
+  name: 'text',
+  title: 'From the grid to text',
+  uses: 'run',
+  text: [
+    'A language model is a policy too. Its state is the prompt with all tokens so far. Its action is the next token, ' +
+      'one of thousands. After the action the state is one token longer: here nothing is drunk.',
+    'A text is a walk. Its reward, the score of the reward model, comes at the very end.',
+  ],
+  question: 'Go to the action that earns the score.',
+  formula: 'log π(text) = Σₜ log π(tokenₜ | prompt, tokens before it)',
+  core: 'core.logprobs.token_logprobs',
+  sliders: ({ view }) => [
+    {
+      name: 'at', label: 'action', min: 0, max: rowOf({ view }).tokens.length - 1, step: 1,
+      show: (value) => `${value + 1} of ${rowOf({ view }).tokens.length}`,
+    }, // prettier-ignore
+  ],
+  begin: () => ({ at: 0 }),
+  picture({ at }, material, act) {
+    const row = rowOf(material);
+    return [
+      html`<p class="muted">The prompt</p>`,
+      textView(lastPromptText(row)),
+      html`<p class="muted">The tokens so far; the last one is the action.</p>`,
+      tokenLine(row.tokens, { selected: at, until: at + 1, choose: (i) => act.set({ at: i }) }),
+    ];
+  },
+  facts({ at }, material) {
+    const row = rowOf(material);
+    const isLast = at === row.tokens.length - 1;
+    return [
+      `The policy gave this token a probability of ${formatPercent(Math.exp(column(row, 'old_logprob')[at]))}.`,
+      isLast ? `The text is complete. Its score: ${number(row.shaped_score ?? 0)}.` : 'No score yet.',
+    ];
+  },
+  isSolved: ({ at }, material) => at === rowOf(material).tokens.length - 1,
+};
+
+// ---- clipping
+
+const allTokens = ({ view }) =>
+  view.rows
+    .flatMap((row) => column(row, 'ratio').map((ratio, i) => ({ ratio, advantage: column(row, 'advantage')[i] })))
+    .filter(({ advantage }) => advantage !== 0);
+
+const clippedTokens = (state, material) =>
+  allTokens(material).filter(({ ratio, advantage }) => isClipped(ratio, advantage, 10 ** state.exponent));
+
+function clipChart(sign, { exponent }, material) {
+  const epsilon = 10 ** exponent;
+  const tokens = allTokens(material).filter(({ advantage }) => advantage * sign > 0);
+  const far = Math.max(...allTokens(material).map(({ ratio }) => Math.abs(ratio - 1)), 0.01) * 1.3;
+  /** @type {[number, number]} */
+  const x = [1 - far, 1 + far];
+  const objective = (ratio) => clippedObjective(ratio, sign, epsilon);
+  return plot({
+    label: `objective by ratio for tokens of ${sign > 0 ? 'positive' : 'negative'} advantage`,
+    x,
+    y: rangeOf([sign * x[0], sign * x[1]]),
+    xTitle: 'ratio w',
+    yTitle: sign > 0 ? 'objective, A = 1' : 'objective, A = −1',
+    lines: [
+      { points: curve((ratio) => ratio * sign, x), kind: 'muted' },
+      { points: curve(objective, x), kind: 'accent' },
+    ],
+    dots: tokens.map(({ ratio }) => ({
+      x: ratio, y: objective(ratio), kind: isClipped(ratio, sign, epsilon) ? 'warn' : 'good',
+    })), // prettier-ignore
+    height: 160,
+  });
+}
+
+const clipping = {
+  name: 'clipping',
+  title: 'Clipping: enough is enough',
+  uses: 'run',
+  text: [
+    'The ratio w says how much likelier the new policy makes a token than the old one did. The objective w·A would ' +
+      'push a good token ever further, beyond what the old samples can tell.',
+    'PPO takes the smaller of w·A and the same with w held between 1 − ε and 1 + ε. Past that bound the curve is ' +
+      'flat: the token pulls no more. Only the way back stays open.',
+  ],
+  question: 'Set ε so that some tokens pull no more, but fewer than a quarter.',
+  formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
+  core: 'core.policy_losses.ppo_clip',
+  sliders: () => [
+    { name: 'exponent', label: 'ε', min: -3, max: -0.3, step: 0.05, show: (value) => number(10 ** value) },
+  ],
+  begin: () => ({ exponent: -0.3 }),
+  picture: (state, material) => [
+    clipChart(1, state, material),
+    clipChart(-1, state, material),
+    html`<p class="muted">Dots: tokens of the texts. Orange ones are past their bound.</p>`,
+  ],
+  facts(state, material) {
+    const count = clippedTokens(state, material).length;
+    return [`${count} of ${plural(allTokens(material).length, 'token')} pull no more.`];
+  },
+  isSolved(state, material) {
+    const count = clippedTokens(state, material).length;
+    return count > 0 && count < allTokens(material).length / 4;
+  },
+};
+
+// ---- advantages
+
+const advantagesOf = ({ lam }, material) => gae(column(rowOf(material), 'delta'), material.view.constants.gamma, lam);
+
+const advantage = {
+  name: 'gae',
+  title: 'Whose merit was it?',
+  uses: 'run',
+  text: [
+    'The value function guesses, at each token, what the text will still earn. A surprise δ is what the next token ' +
+      'brings beyond that guess. The advantage adds the surprises that follow, each multiplied once more by γλ.',
+    'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calm, but wrong where they are.',
+  ],
+  question: 'Set λ so that the advantage of a token depends on one step only.',
+  formula: 'Aₜ = δₜ + γλ Aₜ₊₁, δₜ = rₜ + γ Vₜ₊₁ − Vₜ',
+  core: 'core.advantages.gae',
+  sliders: () => [{ name: 'lam', label: 'λ', min: 0, max: 1, step: 0.05 }],
+  begin: ({ view }) => ({ lam: 0.95, selected: Math.min(view.notable[1], SHOWN_TOKENS - 1) }),
+  picture(state, material, act) {
+    const row = rowOf(material);
+    const values = advantagesOf(state, material);
+    const tokens = row.tokens.slice(0, SHOWN_TOKENS);
+    const deltas = column(row, 'delta');
+    return [
+      tokenLine(row.tokens, {
+        shares: shares(values), selected: state.selected, choose: (selected) => act.set({ selected }),
+      }), // prettier-ignore
+      barChart(
+        'surprise and advantage of each token',
+        tokens.map((_, i) => (tokens.length > 12 && i % 4 ? '' : String(i + 1))),
+        [
+          { values: deltas.slice(0, SHOWN_TOKENS), kind: 'muted' },
+          { values: values.slice(0, SHOWN_TOKENS), kind: 'accent' },
+        ],
+      ),
+      html`<p class="muted">Grey: surprise δ. Colour: advantage. By token, before it is scaled.</p>`,
+    ];
+  },
+  facts(state, material) {
+    const { gamma } = material.view.constants;
+    const { selected, lam } = state;
+    const deltas = column(rowOf(material), 'delta').slice(selected);
+    const terms = deltas.slice(0, 4).map((delta, l) => `${number((gamma * lam) ** l)} · ${number(delta)}`);
+    const rest = deltas.length > 4 && lam > 0 ? ' + …' : '';
+    return [
+      `Token ${selected + 1}, “${shortToken(rowOf(material).tokens[selected])}”: ` +
+        `A = ${(lam > 0 ? terms : terms.slice(0, 1)).join(' + ')}${rest} = ` +
+        `${number(advantagesOf(state, material)[selected])}.`,
+    ];
+  },
+  isSolved: ({ lam }) => lam === 0,
+};
+
+// ---- the value function
+
+// The token whose value was most wrong.
+function worstValue(material) {
+  const row = rowOf(material);
+  const errors = column(row, 'target').map((target, i) => Math.abs(target - column(row, 'value')[i]));
+  const at = errors.indexOf(Math.max(...errors));
+  return { at, old: column(row, 'value')[at], target: column(row, 'target')[at], token: row.tokens[at] };
+}
+
+function valueRange(material) {
+  const { old, target } = worstValue(material);
+  const far = Math.abs(target - old) * 1.4 || 1;
+  return /** @type {[number, number]} */ ([old - far, old + far]);
+}
+const clipRange = (material) => 0.4 * Math.abs(worstValue(material).target - worstValue(material).old) || 0.4;
+
+function lossesAt(value, material) {
+  const { old, target } = worstValue(material);
+  return valueLosses(value, old, target, clipRange(material));
+}
+
+const value = {
+  name: 'value',
+  title: 'A guess that learns, in small steps',
+  uses: 'run',
+  text: [
+    'The value function is trained to hit its target: the advantage plus the old guess. The value loss is half the ' +
+      'squared distance. If it falls, the guesses improve, and so do the advantages.',
+    'Like the policy it should not jump. A second loss holds the guess within a range of the old one. The larger of ' +
+      'the two counts: past the range a further step gains nothing.',
+  ],
+  question: 'Move the guess to where the loss that counts is flat.',
+  formula: '½ max((V − R)², (clip(V, V_old ± ε) − R)²)',
+  core: 'core.policy_losses.clipped_value_loss',
+  sliders(material) {
+    const [low, high] = valueRange(material);
+    return [{ name: 'value', label: 'new guess V', min: low, max: high, step: (high - low) / 200, show: number }];
+  },
+  begin: (material) => ({ value: worstValue(material).old }),
+  picture(state, material) {
+    const range = valueRange(material);
+    const loss = (x) => Math.max(...Object.values(lossesAt(x, material)));
+    const { target, old } = worstValue(material);
+    return [
+      plot({
+        label: 'value loss by the new guess',
+        x: range,
+        y: rangeOf(curve(loss, range).map(([, y]) => y)),
+        xTitle: 'new guess V',
+        yTitle: 'loss',
+        lines: [
+          { points: curve((x) => lossesAt(x, material).plain, range), kind: 'muted' },
+          { points: curve(loss, range), kind: 'accent' },
+        ],
+        dots: [{ x: state.value, y: loss(state.value), kind: 'warn', r: 6 }],
+        marks: [
+          { x: old, kind: 'muted' },
+          { x: target, kind: 'good' },
+        ],
+      }),
+      html`<p class="muted">
+        Grey line: the old guess. Green line: the target. Grey curve: the loss without a range. Colour: the loss that
+        counts.
+      </p>`,
+    ];
+  },
+  facts(state, material) {
+    const { plain, clipped } = lossesAt(state.value, material);
+    const { at, token, old, target } = worstValue(material);
+    return [
+      `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}.`,
+      `Plain loss ${number(plain)}, loss with the range ${number(clipped)}; the larger one counts.`,
+    ];
+  },
+  isSolved(state, material) {
+    const { plain, clipped } = lossesAt(state.value, material);
+    return clipped > plain && Math.abs(state.value - worstValue(material).old) > clipRange(material);
+  },
+};
+
+// ---- the pairwise loss
+
+const PAIR_RANGE = /** @type {[number, number]} */ ([-5, 5]);
+
+const pairs = {
+  name: 'pairs',
+  title: 'A score from choices',
+  uses: 'labels',
+  text: [
+    'People compare more easily than they score. The reward model gives each text a score. The difference of the two ' +
+      'scores says how probable it is that the first is preferred.',
+    'The loss is the surprise at what was chosen: near 0 if the model was sure and right, large if it was sure and ' +
+      'wrong. Only differences count, so a score has no zero of its own.',
+  ],
+  question: 'Find the difference at which the model has no opinion.',
+  formula: 'loss = −log σ(score of chosen − score of rejected)',
+  core: 'core.preference.bradley_terry_loss',
+  sliders: () => [{ name: 'difference', label: 'difference of the scores', min: -5, max: 5, step: 0.05 }],
+  begin: () => ({ difference: 2 }),
+  picture: ({ difference }, { differences }) => [
+    plot({
+      label: 'loss by the difference of the scores, and the labels',
+      x: PAIR_RANGE,
+      y: [0, 5.2],
+      xTitle: 'score of the chosen text − score of the other',
+      yTitle: 'loss',
+      lines: [{ points: curve(pairLoss, PAIR_RANGE), kind: 'accent' }],
+      dots: [
+        ...differences
+          .filter((d) => Math.abs(d) < 5)
+          .map((d) => ({ x: d, y: pairLoss(d), kind: d > 0 ? 'good' : 'bad' })),
+        { x: difference, y: pairLoss(difference), kind: 'warn', r: 6 },
+      ],
+    }),
+    html`<p class="muted">
+      Small dots: labels that the model had not seen. Green: it was right. Red: it was wrong. Large dot: your slider.
+    </p>`,
+  ],
+  facts: ({ difference }, { differences }) => [
+    `Probability of the choice ${formatPercent(winProbability(difference))}, loss ${number(pairLoss(difference))}.`,
+    `Mean loss of the ${plural(differences.length, 'label')}: ${number(mean(differences.map(pairLoss)))}; without an ` +
+      `opinion it would be ${number(Math.log(2))}.`,
+  ],
+  isSolved: ({ difference }) => Math.abs(difference) < 0.03,
+};
+
+// ---- the KL penalty
+
+const kls = (material) => column(rowOf(material), 'kl');
+const totalKl = (material) => sum(kls(material));
+const scoreOf = (material) => rowOf(material).shaped_score ?? 0;
+const largestBeta = (material) => 2 / Math.max(0.05, Math.abs(totalKl(material)));
+
+const penalty = {
+  name: 'kl',
+  title: 'A leash of length β',
+  uses: 'run',
+  text: [
+    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model: at ' +
+      'each token, β times the difference of the two log-probabilities.',
+    'Their sum over a text is its KL, in nats. At 4 nats the policy makes the text e⁴ = 55 times as likely as the ' +
+      'base does. At β = 0 nothing holds it.',
+  ],
+  question: 'Set β so that the penalty of this text is one point.',
+  formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
+  core: 'core.kl.shape_rewards',
+  sliders: (material) => [
+    { name: 'beta', label: 'β', min: 0, max: largestBeta(material), step: largestBeta(material) / 200, show: number },
+  ],
+  begin: ({ view }) => ({ beta: view.constants.beta }),
+  picture(state, material) {
+    const rewards = shapedRewards(kls(material), scoreOf(material), state.beta);
+    const { tokens } = rowOf(material);
+    return [
+      tokenLine(tokens, { shares: shares(kls(material).map((kl) => -kl)), selected: -1, choose: () => {} }),
+      barChart(
+        'reward of each token',
+        tokens.map((_, i) => (i % 8 ? '' : String(i + 1))),
+        [{ values: rewards, kind: 'accent' }],
+        'reward',
+      ),
+      html`<p class="muted">Red tokens: likelier under the policy than under the base.</p>`,
+    ];
+  },
+  facts(state, material) {
+    const kl = totalKl(material);
+    const times = kl >= 0 ? `${number(Math.exp(kl))} times as likely` : `${number(Math.exp(-kl))} times less likely`;
+    return [
+      `KL of this text: ${number(kl)} nats: the policy makes it ${times} as the base does.`.replace(
+        'less likely as the base does',
+        'less likely than the base does',
+      ),
+      `Reward: ${number(scoreOf(material))} − ${number(state.beta)} · ${number(kl)} = ` +
+        `${number(scoreOf(material) - state.beta * kl)}.`,
+    ];
+  },
+  isSolved: (state, material) => Math.abs(Math.abs(state.beta * totalKl(material)) - 1) < 0.05,
+};
+
+// ---- entropy
+
+const choices = {
+  name: 'entropy',
+  title: 'How open is the next word?',
+  uses: 'recording',
+  text: [
+    'Entropy measures how undecided the policy is. If one token has all the probability, it is 0. If k tokens are ' +
+      'equally likely, it is the logarithm of k.',
+    'Training for reward makes the policy surer, so the entropy falls. If it falls to nothing, all texts are alike ' +
+      'and nothing new is tried. A bonus for entropy slows this.',
+  ],
+  question: 'Make the choice as open as one between two equally likely words.',
+  formula: 'H = −Σ p log p',
+  core: 'core.logprobs.logprobs_and_entropy',
+  sliders: () => [{ name: 'temperature', label: 'temperature', min: 0.1, max: 3, step: 0.02 }],
+  begin: () => ({ temperature: 1 }),
+  picture({ temperature }, { distribution }) {
+    const probabilities = probabilitiesAt(distribution.logprobs, temperature);
+    return [
+      textView(`${distribution.text} …`),
+      barChart(
+        'probability of the likeliest next tokens',
+        distribution.tokens.map(shortToken),
+        [{ values: probabilities, kind: 'accent' }],
+        'probability',
+      ),
+      html`<p class="muted">The ${distribution.tokens.length} likeliest next tokens, as if there were no others.</p>`,
+    ];
+  },
+  facts({ temperature }, { distribution }) {
+    const nats = entropy(probabilitiesAt(distribution.logprobs, temperature));
+    return [`Entropy ${number(nats)} nats: as open as ${number(Math.exp(nats))} equally likely tokens.`];
+  },
+  isSolved: ({ temperature }, { distribution }) =>
+    Math.abs(Math.exp(entropy(probabilitiesAt(distribution.logprobs, temperature))) - 2) < 0.1,
+};
+
+// ---- score against gold
+
+const atStep = ({ at }, { curves }) => ({
+  step: curves.steps[at], score: curves.score[at], gold: curves.gold[at], kl: curves.kl[at],
+}); // prettier-ignore
+
+function curveChart(name, kind, state, { curves }) {
+  const values = curves[name];
+  return plot({
+    label: `${name} by step`,
+    x: [curves.steps[0], curves.steps.at(-1)],
+    y: rangeOf(values),
+    xTitle: 'step',
+    yTitle: name,
+    lines: [{ points: values.map((y, i) => [curves.steps[i], y]), kind }],
+    marks: [{ x: curves.steps[state.at], kind: 'warn' }],
+    height: 165,
+  });
+}
+
+const overoptimised = {
+  name: 'gold',
+  title: 'When the score lies',
+  uses: 'curves',
+  text: [
+    'The score is only a model of what people want. Gold is the thing itself: here, the judge that labelled. At ' +
+      'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
+      'and gold falls.',
+    'This is over-optimisation. A KL penalty, a KL budget, new labels, or stopping in time help against it.',
+  ],
+  question: 'Choose the step at which you would have stopped.',
+  formula: 'J = E[score] − β · KL(policy, base)',
+  core: 'core.kl.kl_estimate',
+  sliders: ({ curves }) => [
+    {
+      name: 'at', label: 'step', min: 0, max: curves.steps.length - 1, step: 1,
+      show: (at) => String(curves.steps[at]),
+    }, // prettier-ignore
+  ],
+  begin: ({ curves }) => ({ at: curves.steps.length - 1 }),
+  picture: (state, material) => [
+    curveChart('score', 'accent', state, material),
+    curveChart('gold', 'good', state, material),
+  ],
+  facts(state, material) {
+    const { step, score, gold, kl } = atStep(state, material);
+    return [`Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats.`];
+  },
+  isSolved(state, { curves }) {
+    const [low, high] = [Math.min(...curves.gold), Math.max(...curves.gold)];
+    return curves.gold[state.at] >= high - 0.1 * (high - low);
+  },
+};
+
+export const TEXT_PAGES = [grounded, clipping, advantage, value, pairs, penalty, choices, overoptimised];
