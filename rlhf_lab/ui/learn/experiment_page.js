@@ -39,11 +39,12 @@ function card(experiment, running, start) {
     ${operatorOnly(actionButton(`try-${experiment.name}`, isOpen ? 'Run it again' : 'Run it', start))}
     ${isOpen && !isDone(running) && html`<p class="muted" role="status">${progressText(running)}</p>`}
     ${isOpen && isDone(running) && html`<p class="lab-notice">${experiment.explanation}</p>`}
+    ${isOpen && running.curves && html`<div class="curves">${CURVES.map((curve) => smallChart(curve, running.curves))}</div>`}
   </section>`;
 }
 
 export const progressText = ({ step, steps }) =>
-  steps ? `Step ${step} of ${steps}. The curves below grow.` : 'The reward model is being trained …';
+  steps ? `Step ${step} of ${steps}. The curves grow below.` : 'The reward model is being trained …';
 
 /** @param {Experiment[]} experiments @param {(name: string) => void} start */
 export const experimentPage = (experiments, start) => ({
@@ -59,12 +60,7 @@ export const experimentPage = (experiments, start) => ({
   question: 'Run one, and see whether you find what went wrong before the page says it.',
   sliders: () => [],
   begin: () => ({}),
-  picture: (_, { experiment }) => [
-    ...experiments.map((one) => card(one, experiment, () => start(one.name))),
-    ...(experiment?.curves
-      ? [html`<div class="curves">${CURVES.map((curve) => smallChart(curve, experiment.curves))}</div>`]
-      : []),
-  ],
+  picture: (_, { experiment }) => experiments.map((one) => card(one, experiment, () => start(one.name))),
   facts: () => [],
   isSolved: (_, { experiment }) => isDone(experiment),
 });

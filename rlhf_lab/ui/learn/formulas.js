@@ -1,6 +1,6 @@
 // @ts-check
-// The formulas that the sliders move. Each is a function of rlhf_lab/core for one number; tests/javascript/test_learn_formulas.py
-// compares the two.
+// The formulas that the sliders move. Each is a function of rlhf_lab/core for one number, with which
+// tests/javascript/test_learn_formulas.py compares it.
 
 export const clip = (value, low, high) => Math.min(Math.max(value, low), high);
 

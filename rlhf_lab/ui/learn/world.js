@@ -1,6 +1,7 @@
 // @ts-check
 // The cat's world: a Markov decision process on a grid, solved exactly. A policy is a list of probabilities for each
-// cell, in the order of MOVES. tests/javascript/test_learn_formulas.py compares every function with an independent computation.
+// cell, in the order of MOVES. tests/javascript/test_learn_formulas.py compares every function with an independent
+// computation.
 
 /** @typedef {{ rows: number, columns: number, start: number, meat: number, broom: number, bathtub: number,
  *   broomCost: number, slip: number, gamma: number }} World */
