@@ -30,6 +30,8 @@ function smallChart([name, title, kind], curves) {
   });
 }
 
+const charts = (curves) => html`<div class="curves">${CURVES.map((curve) => smallChart(curve, curves))}</div>`;
+
 /** @param {Experiment} experiment @param {any} running the experiment of the open project */
 function card(experiment, running, start) {
   const isOpen = running?.name === experiment.name;
@@ -39,7 +41,7 @@ function card(experiment, running, start) {
     ${operatorOnly(actionButton(`try-${experiment.name}`, isOpen ? 'Run it again' : 'Run it', start))}
     ${isOpen && !isDone(running) && html`<p class="muted" role="status">${progressText(running)}</p>`}
     ${isOpen && isDone(running) && html`<p class="lab-notice">${experiment.explanation}</p>`}
-    ${isOpen && running.curves && html`<div class="curves">${CURVES.map((curve) => smallChart(curve, running.curves))}</div>`}
+    ${isOpen && running.curves && charts(running.curves)}
   </section>`;
 }
 
