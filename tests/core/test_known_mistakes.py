@@ -74,7 +74,9 @@ def test_metrics_and_settings_exist():
 
 
 def test_every_row_names_its_place_in_the_browser():
-    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rlhf_lab" / "ui" / "learn").glob("*_pages.js"))
+    pages = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "rlhf_lab" / "ui" / "learn").glob("*_pages.js")
+    )
     titles = set(re.findall(r"^  title: '(.+)',$", pages, re.MULTILINE))
     places = [row[4] for row in rows(TEXT.partition("## What they say")[2].partition("## Errata")[0])[1:]]
     assert len(places) > 40

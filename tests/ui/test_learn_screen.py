@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from dataclasses import replace
 
 import pytest
 from fake_runs import KL, SCORE, a_run, reward_model
@@ -70,6 +71,15 @@ def test_numbers_of_the_project_replace_the_recorded_ones(ctx, material):
     assert shown["view"]["rows"][0]["tokens"] == ["a", "b"]
     assert shown["curves"]["gold"] == [-at for at in range(1, 10)]
     assert shown["differences"] == [0.5, -0.5, 1.0, 2.0, 0.1]
+
+
+def test_a_step_that_moved_no_token_gives_way_to_an_earlier_one(ctx, material):
+    run = a_run(ctx, algorithm="ppo")
+    add_steps(ctx, run, 3)
+    wrong_way = replace(TOKENS, ratio=[0.9, 1.1])
+    for at, tokens in ((4, replace(TOKENS, ratio=[1.0, 1.0])), (5, wrong_way)):
+        record_step(ctx.db, run.id, StepResult(at, {SCORE: 1.0}, [tokens]))
+    assert material()["view"]["step"] == 3
 
 
 def test_a_run_without_values_clipping_tokens_or_gold_is_not_used(ctx, material):

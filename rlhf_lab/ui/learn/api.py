@@ -23,7 +23,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, Message, Payload
 from rlhf_lab.ui.shared.crowd import sees_comparisons
 from rlhf_lab.ui.shared.widgets import widget
-from rlhf_lab.ui.train.token_view import TokenView, token_view
+from rlhf_lab.ui.train.token_view import TokenRow, TokenView, token_view
 
 api = Api("learn")
 RECORDING = ASSETS / "learn" / "recording.json"
@@ -35,6 +35,8 @@ MIN_CURVE_STEPS = 8
 MAX_CURVE_POINTS = 200
 MIN_LABELS = 5
 DECIMALS = 4
+MAX_STEPS_BACK = 20
+CLEAR_CHANGE = 0.01  # of a ratio
 
 Kind = Literal["run", "labels", "curves", "recording"]
 
@@ -123,14 +125,24 @@ def recorded_material() -> Numbers:
 
 
 def own_view(ctx: Context) -> TokenView | None:
-    """The last step of the newest run that clips ratios and trains a value function, if its tokens were stored."""
+    """The last step with stored tokens and a clear change of some token, of the newest run that clips ratios and trains a value
+    function."""
     for run in runs(ctx.db, ctx.project.id):
         config = PolicyConfig.from_dict(run.config)
-        if run.step and config.token_rows and config.spec.clips and config.uses_value_function:
-            view = token_view(ctx.db, run.id, run.step)
-            if any(len(row["tokens"]) > 1 for row in view["rows"]):
-                return view
+        if config.token_rows and config.spec.clips and config.uses_value_function:
+            for step in range(run.step, max(0, run.step - MAX_STEPS_BACK), -1):
+                view = token_view(ctx.db, run.id, step)
+                if any(has_clear_change(row) for row in view["rows"]):
+                    return view
     return None
+
+
+def has_clear_change(row: TokenRow) -> bool:
+    """Whether the step moved a token's ratio away from 1 in the direction that its advantage asks for."""
+    pairs = zip(row["columns"]["ratio"], row["columns"]["advantage"], strict=True)
+    return any(
+        ratio and advantage and (ratio - 1) * math.copysign(1, advantage) > CLEAR_CHANGE for ratio, advantage in pairs
+    )
 
 
 def own_curves(ctx: Context) -> Curves | None:

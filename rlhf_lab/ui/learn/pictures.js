@@ -7,7 +7,7 @@ import { html } from '../shared/html.js';
 
 const WIDTH = 400;
 const HEIGHT = 230;
-const EDGE = { left: 54, right: 12, top: 12, bottom: 40 };
+const EDGE = { left: 60, right: 12, top: 12, bottom: 40 };
 const TICKS = 4;
 
 /** A tint of the palette for a value. @param {number} share from -1 (bad) to 1 (good) */
