@@ -1,8 +1,8 @@
 // @ts-check
 // The last page of Learn: experiments that go wrong on purpose, and their curves while they run.
-import { plot, rangeOf } from './pictures.js';
 import { actionButton } from '../shared/dom.js';
 import { html } from '../shared/html.js';
+import { plot, rangeOf } from '../shared/plot.js';
 import { operatorOnly } from '../shared/session.js';
 
 /** @type {[string, string, string][]} */

@@ -13,10 +13,11 @@ import {
   valueLosses,
   winProbability,
 } from './formulas.js';
-import { barChart, plot, rangeOf, tokenLine } from './pictures.js';
+import { tokenLine } from './pictures.js';
 import { textView } from '../shared/dom.js';
 import { formatNumber, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
+import { barChart, plot, rangeOf } from '../shared/plot.js';
 
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);
 const shortToken = (token) => token.trim().slice(0, 8) || '·';

@@ -1,7 +1,7 @@
 // @ts-check
 // The pages of Learn about the cat: values, walks, and gradients from walks. They share one world and one policy.
 import { effectiveSampleSize, mean, spread, totalSpread } from './formulas.js';
-import { barChart, grid, histogram, PIECE_NAMES, plot, rangeOf, tokenLine } from './pictures.js';
+import { grid, histogram, PIECE_NAMES, tokenLine } from './pictures.js';
 import {
   actionValues,
   ARROWS,
@@ -19,6 +19,7 @@ import {
 import { actionButton } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
+import { barChart, plot, rangeOf } from '../shared/plot.js';
 
 export const FIRST_WORLD = {
   rows: 3,
