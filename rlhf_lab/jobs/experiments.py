@@ -59,7 +59,7 @@ class Experiment:
 EXPERIMENTS = {
     "no-penalty": Experiment(
         "No KL penalty",
-        "The score keeps rising. Watch gold: when does it turn, and how large is the KL by then?",
+        "Watch the score and gold: when do they part, and how large is the KL by then?",
         "Nothing held the policy near the base. It found texts that the reward model overrates, and what the judge really likes "
         "was lost. This is over-optimisation.",
         {**UNHELD, "lr": 0.003, "steps": 60},
@@ -73,7 +73,8 @@ EXPERIMENTS = {
     ),
     "large-updates": Experiment(
         "Updates that are too large",
-        "Four passes over each batch with a large learning rate. Watch the clip fraction, then the KL and gold.",
+        "Four passes over each batch with a large learning rate. Watch the clip fraction (the share of tokens past their bound), "
+        "then the KL and gold.",
         "Clipping stops a token once its ratio has passed the bound, but the step that carries it there may be of any size, and "
         "other tokens are carried along. So it slows a large update down; it does not hold it.",
         {"kl_budget": None, "lr_schedule": "constant", "lr": 0.01, "epochs": 4, "cliprange": 0.2, "steps": 25},

@@ -18,7 +18,7 @@ ANSWERS = {
     "baseline": ["baseline=36"],
     "importance": ["newRandom=1"],
     "text": ["at=1000"],
-    "clipping": ["exponent=-1.5"],
+    "clipping": [],
     "gae": ["lam=0"],
     "value": ["value=1000"],
     "pairs": ["difference=0"],
@@ -49,7 +49,7 @@ def answer(page, name: str) -> None:
             control(page, act).click()
     if name == "to-go":
         moves = page.locator(".lab-learn .tokens button").all_text_contents()
-        control(page, f"token-{max(i for i, move in enumerate(moves) if move.endswith(' −1'))}").click()
+        control(page, f"token-{max(i for i, move in enumerate(moves) if move.endswith(' −40'))}").click()
     if name in ("kl", "clipping", "value", "entropy", "baseline"):
         page.locator(".lab-learn input[type=range]").first.evaluate(TRY_ALL)
 
@@ -95,7 +95,7 @@ def test_numbers_say_where_they_come_from_and_the_keys_of_a_slider_turn_no_page(
     slider = control(page, "slide-lam")
     slider.focus()
     page.keyboard.press("ArrowLeft")
-    expect(slider).to_have_attribute("aria-valuetext", "0.9")
+    expect(slider).to_have_attribute("aria-valuetext", "0.95")
     expect(control(page, "learn-gae")).to_have_attribute("aria-current", "page")
     control(page, "token-2").focus()
     page.keyboard.press("Enter")

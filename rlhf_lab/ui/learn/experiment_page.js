@@ -1,6 +1,7 @@
 // @ts-check
 // The last page of Learn: experiments that go wrong on purpose, and their curves while they run.
 import { actionButton } from '../shared/dom.js';
+import { formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { plot, rangeOf } from '../shared/plot.js';
 import { operatorOnly } from '../shared/session.js';
@@ -30,6 +31,14 @@ function smallChart([name, title, kind], curves) {
   });
 }
 
+// When gold was highest, as a sentence.
+export function goldText(curves) {
+  if (!curves) return '';
+  const at = curves.gold.indexOf(Math.max(...curves.gold));
+  return `Gold was highest at step ${curves.steps[at]}, at a KL of ${formatNumber(curves.kl[at], 2)} nats.`;
+}
+
+const explanationText = (experiment, { curves }) => `${experiment.explanation} ${goldText(curves)}`;
 const charts = (curves) => html`<div class="curves">${CURVES.map((curve) => smallChart(curve, curves))}</div>`;
 
 /** @param {Experiment} experiment @param {any} running the experiment of the open project */
@@ -40,7 +49,7 @@ function card(experiment, running, start) {
     <p>${experiment.look_for}</p>
     ${operatorOnly(actionButton(`try-${experiment.name}`, isOpen ? 'Run it again' : 'Run it', start))}
     ${isOpen && !isDone(running) && html`<p class="muted" role="status">${progressText(running)}</p>`}
-    ${isOpen && isDone(running) && html`<p class="lab-notice">${experiment.explanation}</p>`}
+    ${isOpen && isDone(running) && html`<p class="lab-notice">${explanationText(experiment, running)}</p>`}
     ${isOpen && running.curves && charts(running.curves)}
   </section>`;
 }
@@ -54,12 +63,13 @@ export const experimentPage = (experiments, start) => ({
   title: 'Broken on purpose',
   uses: '',
   text: [
-    'Each of these runs takes about a minute on a laptop and goes wrong in its own way. Read first what to look for. ' +
-      'The explanation comes when the run has ended.',
+    'Each of these runs takes one to three minutes on a laptop and goes wrong in its own way. Read first what to ' +
+      'look for. The explanation comes when the run has ended.',
     'A run opens a project of its own, with a simulated judge’s labels. Your project stays as it is; open it again ' +
       'under Project.',
   ],
-  question: 'Run one, and see whether you find what went wrong before the page says it.',
+  question: 'Run one, and say what goes wrong before the page does.',
+  praise: '✓ The run has ended. Were you right?',
   sliders: () => [],
   begin: () => ({}),
   picture: (_, { experiment }) => experiments.map((one) => card(one, experiment, () => start(one.name))),

@@ -37,11 +37,13 @@ const drawing = (piece) =>
  * @param {{ selected: number, path?: number[], choose: (cell: number) => void }} view
  */
 export function grid(world, { values, policy }, { selected, path = [], choose }) {
-  const largest = Math.max(1, ...values.map(Math.abs));
+  const largestValue = Math.max(1, ...values.map(Math.abs));
   const cells = Array.from({ length: cellCount(world) }, (_, cell) => {
     const pieces = PIECES.filter((piece) => world[piece] === cell);
     const over = isOver(world, cell);
-    const best = policy[cell].indexOf(Math.max(...policy[cell]));
+    const largest = Math.max(...policy[cell]);
+    const isEven = policy[cell].every((share) => largest - share < 1e-9);
+    const best = policy[cell].indexOf(largest);
     const names = pieces.map((piece) => PIECE_NAMES[piece]).join(' and ');
     const value = over ? 'the end' : `V ${formatNumber(values[cell], 2)}`;
     const node = html`<button
@@ -53,10 +55,10 @@ export function grid(world, { values, policy }, { selected, path = [], choose })
     >
       <span class="pieces">${pieces.map(drawing)}</span>
       <span class="value">${value}</span>
-      <span class="arrow">${over ? '' : ARROWS[best]}</span>
+      <span class="arrow">${over || isEven ? '' : ARROWS[best]}</span>
       ${path.includes(cell) && html`<span class="seen" aria-hidden="true"></span>`}
     </button>`;
-    node.style.background = tint(values[cell] / largest);
+    node.style.background = tint(values[cell] / largestValue);
     return node;
   });
   const node = html`<div class="world" role="group" aria-label="the cat's world">${cells}</div>`;

@@ -118,18 +118,18 @@ const clipping = {
   title: 'Clipping: enough is enough',
   uses: 'run',
   text: [
-    'The ratio w says how much likelier the new policy makes a token than the old one did. The objective w·A would ' +
-      'push a good token ever further, beyond what the old samples can tell.',
-    'PPO takes the smaller of w·A and the same with w held between 1 − ε and 1 + ε. Past that bound the curve is ' +
-      'flat: the token pulls no more. Only the way back stays open.',
+    'PPO (proximal policy optimisation) uses old texts for several updates. The ratio w says how much likelier a ' +
+      'token is now. w·A alone would push it ever further.',
+    'PPO takes the smaller of w·A and the same with w held between 1 − ε and 1 + ε. A good token above 1 + ε, or a ' +
+      'bad one below 1 − ε, is pushed no more. One that moved the wrong way is pulled back.',
   ],
-  question: 'Set ε so that some tokens pull no more, but fewer than a quarter.',
+  question: 'Set ε so that some tokens are pushed no more, but few.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
   core: 'core.policy_losses.ppo_clip',
   sliders: () => [
-    { name: 'exponent', label: 'ε', min: -3, max: -0.3, step: 0.05, show: (value) => number(10 ** value) },
+    { name: 'exponent', label: 'ε', min: -3, max: -0.5, step: 0.05, show: (value) => number(10 ** value) },
   ],
-  begin: () => ({ exponent: -0.3 }),
+  begin: () => ({ exponent: -3 }),
   picture: (state, material) => [
     clipChart(1, state, material),
     clipChart(-1, state, material),
@@ -137,11 +137,11 @@ const clipping = {
   ],
   facts(state, material) {
     const count = clippedTokens(state, material).length;
-    return [`${count} of ${plural(allTokens(material).length, 'token')} pull no more.`];
+    return [`${count} of ${plural(allTokens(material).length, 'token')} pushed no more.`];
   },
   isSolved(state, material) {
     const count = clippedTokens(state, material).length;
-    return count > 0 && count < allTokens(material).length / 4;
+    return count > 0 && count < allTokens(material).length / 10;
   },
 };
 
@@ -156,13 +156,14 @@ const advantage = {
   text: [
     'The value function guesses, at each token, what the text will still earn. A surprise δ is what the next token ' +
       'brings beyond that guess. The advantage adds the surprises that follow, each multiplied once more by γλ.',
-    'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calm, but wrong where they are.',
+    'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
+      'guess is wrong.',
   ],
   question: 'Set λ so that the advantage of a token depends on one step only.',
   formula: 'Aₜ = δₜ + γλ Aₜ₊₁, δₜ = rₜ + γ Vₜ₊₁ − Vₜ',
   core: 'core.advantages.gae',
   sliders: () => [{ name: 'lam', label: 'λ', min: 0, max: 1, step: 0.05 }],
-  begin: ({ view }) => ({ lam: 0.95, selected: Math.min(view.notable[1], SHOWN_TOKENS - 1) }),
+  begin: ({ view }) => ({ lam: view.constants.lam || 0.95, selected: Math.min(view.notable[1], SHOWN_TOKENS - 1) }),
   picture(state, material, act) {
     const row = rowOf(material);
     const values = advantagesOf(state, material);
@@ -180,7 +181,7 @@ const advantage = {
           { values: values.slice(0, SHOWN_TOKENS), kind: 'accent' },
         ],
       ),
-      html`<p class="muted">Grey: surprise δ. Colour: advantage. By token, before it is scaled.</p>`,
+      html`<p class="muted">Grey: surprise δ. Colour: advantage. The first ${SHOWN_TOKENS} tokens.</p>`,
     ];
   },
   facts(state, material) {
@@ -225,13 +226,13 @@ const value = {
   title: 'A guess that learns, in small steps',
   uses: 'run',
   text: [
-    'The value function is trained to hit its target: the advantage plus the old guess. The value loss is half the ' +
+    'The value function is trained to hit its target T: the advantage plus the old guess. The value loss is half the ' +
       'squared distance. If it falls, the guesses improve, and so do the advantages.',
     'Like the policy it should not jump. A second loss holds the guess within a range of the old one. The larger of ' +
       'the two counts: past the range a further step gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
-  formula: '½ max((V − R)², (clip(V, V_old ± ε) − R)²)',
+  formula: '½ max((V − T)², (clip(V, V_old ± ε) − T)²)',
   core: 'core.policy_losses.clipped_value_loss',
   sliders(material) {
     const [low, high] = valueRange(material);
@@ -327,6 +328,10 @@ const pairs = {
 
 // ---- the KL penalty
 
+// e to the power of these nats, in words; above a million as a power of ten.
+const timesText = (nats) =>
+  nats < Math.log(1e6) ? `${number(Math.exp(nats))} times` : `about 10^${Math.round(nats / Math.LN10)} times`;
+
 const kls = (material) => column(rowOf(material), 'kl');
 const totalKl = (material) => sum(kls(material));
 const scoreOf = (material) => rowOf(material).shaped_score ?? 0;
@@ -334,13 +339,13 @@ const largestBeta = (material) => 2 / Math.max(0.05, Math.abs(totalKl(material))
 
 const penalty = {
   name: 'kl',
-  title: 'A leash of length β',
+  title: 'A leash of strength β',
   uses: 'run',
   text: [
     'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model: at ' +
-      'each token, β times the difference of the two log-probabilities.',
-    'Their sum over a text is its KL, in nats. At 4 nats the policy makes the text e⁴ = 55 times as likely as the ' +
-      'base does. At β = 0 nothing holds it.',
+      'each token, β times the difference of the log-probabilities. A token less likely than before earns a little.',
+    'Their sum is the KL (Kullback–Leibler divergence) of the text, in nats. At 4 nats it is e⁴ = 55 times as likely ' +
+      'as under the base. At β = 0 nothing holds the policy.',
   ],
   question: 'Set β so that the penalty of this text is one point.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
@@ -365,12 +370,9 @@ const penalty = {
   },
   facts(state, material) {
     const kl = totalKl(material);
-    const times = kl >= 0 ? `${number(Math.exp(kl))} times as likely` : `${number(Math.exp(-kl))} times less likely`;
     return [
-      `KL of this text: ${number(kl)} nats: the policy makes it ${times} as the base does.`.replace(
-        'less likely as the base does',
-        'less likely than the base does',
-      ),
+      `KL of this text: ${number(kl)} nats. The policy makes it ${timesText(Math.abs(kl))} ` +
+        `${kl >= 0 ? 'as likely as' : 'less likely than'} the base does.`,
       `Reward: ${number(scoreOf(material))} − ${number(state.beta)} · ${number(kl)} = ` +
         `${number(scoreOf(material) - state.beta * kl)}.`,
     ];
@@ -401,7 +403,7 @@ const choices = {
       textView(`${distribution.text} …`),
       barChart(
         'probability of the likeliest next tokens',
-        distribution.tokens.map(shortToken),
+        distribution.tokens.map((token) => shortToken(token).slice(0, 6)),
         [{ values: probabilities, kind: 'accent' }],
         'probability',
       ),
@@ -444,7 +446,8 @@ const overoptimised = {
     'The score is only a model of what people want. Gold is the thing itself: here, the judge that labelled. At ' +
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
-    'This is over-optimisation. A KL penalty, a KL budget, new labels, or stopping in time help against it.',
+    'This is over-optimisation. A KL penalty, a KL budget (a stop at a set KL), new labels or an early stop help. ' +
+      'Without a judge there is no gold: watch the KL, and read the texts.',
   ],
   question: 'Choose the step at which you would have stopped.',
   formula: 'J = E[score] − β · KL(policy, base)',
@@ -462,7 +465,10 @@ const overoptimised = {
   ],
   facts(state, material) {
     const { step, score, gold, kl } = atStep(state, material);
-    return [`Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats.`];
+    return [
+      `Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats: its texts are ` +
+        `${timesText(Math.max(0, kl))} as likely as under the base.`,
+    ];
   },
   isSolved(state, { curves }) {
     const [low, high] = [Math.min(...curves.gold), Math.max(...curves.gold)];

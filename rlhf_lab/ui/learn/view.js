@@ -183,7 +183,8 @@ class Learn {
       localStorage.setItem(PROGRESS, JSON.stringify([...this.solved]));
       this.root.querySelector(`[data-do=learn-${page.name}]`).replaceWith(this.dot(page, this.at));
     }
-    const answer = isSolved ? html`<strong class="right" role="status">✓ That is it.</strong>` : null;
+    const praise = page.praise ?? '✓ That is it.';
+    const answer = isSolved ? html`<strong class="right" role="status">${praise}</strong>` : null;
     this.root
       .querySelector('.question')
       .replaceChildren(html`<p><strong>Try it.</strong> ${page.question} ${answer}</p>`);
@@ -197,7 +198,9 @@ class Learn {
     if (recorded.includes(page.uses)) return [html`<p class="muted">${RECORDED[page.uses]}</p>`];
     if (page.uses === 'labels') {
       return [
-        html`<p class="muted">Your ${plural(this.material.differences.length, 'label')}, held out from training.</p>`,
+        html`<p class="muted">
+          ${plural(this.material.differences.length, 'label')} of this project, held out from training.
+        </p>`,
       ];
     }
     const show = () => {

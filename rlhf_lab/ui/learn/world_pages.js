@@ -38,7 +38,7 @@ const RATIO_WALKS = 200;
 const SHOWN_STEPS = 16;
 const MOVE_NAMES = ['up', 'right', 'down', 'left'];
 
-const policyOf = ({ world, random }) => somePolicy(world, random);
+const policyOf = ({ world, random, policy }) => policy ?? somePolicy(world, random);
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 2);
 
 // The first walk from `seed` on that meets a condition and fits on the screen; otherwise the shortest.
@@ -61,12 +61,14 @@ const WORLD_SLIDERS = [
 
 // ---- the world
 
+const PLACE_IT = 'Now press the cell where it should stand.';
+const TAKEN = 'That cell is taken. Press another one.';
+
 function moveOrSelect(shared, state, cell, act) {
   const { piece } = state;
   if (!piece) act.set({ selected: cell });
-  else if (PIECES.every((other) => other === piece || shared.world[other] !== cell)) {
-    act.set({ piece: '' }, { world: { ...shared.world, [piece]: cell } });
-  }
+  else if (PIECES.some((other) => other !== piece && shared.world[other] === cell)) act.set({ isTaken: true });
+  else act.set({ piece: '', isTaken: false }, { world: { ...shared.world, [piece]: cell } });
 }
 
 function pieceButtons(state, act) {
@@ -74,12 +76,12 @@ function pieceButtons(state, act) {
     <span class="muted">Move:</span>
     ${PIECES.map((piece) => {
       const button = actionButton(`piece-${piece}`, PIECE_NAMES[piece], () =>
-        act.set({ piece: state.piece === piece ? '' : piece }),
+        act.set({ piece: state.piece === piece ? '' : piece, isTaken: false }),
       );
       button.setAttribute('aria-pressed', String(state.piece === piece));
       return button;
     })}
-    ${state.piece && html`<span class="muted">Now press the cell where it should stand.</span>`}
+    ${state.piece && html`<span class="muted" role="status">${state.isTaken ? TAKEN : PLACE_IT}</span>`}
   </div>`;
 }
 
@@ -107,16 +109,16 @@ const world = {
   name: 'world',
   title: 'A cat, a policy, and what a place is worth',
   text: [
-    'The cat wants the meat (+100). The broom costs 1, and the bathtub costs 10 and ends the walk. In each cell the ' +
-      'policy gives every move a probability. A drunk cat sometimes goes elsewhere.',
-    'V is what the cat will earn from a cell on average. Q is the same after one given move. The advantage says how ' +
-      'much better that move is than the policy’s usual choice.',
+    'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
+      'every move a probability. A drunk cat may go elsewhere.',
+    'V is what the cat will earn from a cell on average; each move of delay leaves nine tenths. Q is the ' +
+      'same after one given move. The advantage says how much better that move is than the usual choice.',
   ],
-  question: 'Change the world until the value where the cat starts is below 0.',
+  question: 'Move the bathtub beside the cat, and make it drunk, until its V falls below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s)',
   core: 'core.advantages.gae',
   sliders: () => WORLD_SLIDERS,
-  begin: (shared) => ({ selected: shared.world.start, piece: '' }),
+  begin: (shared) => ({ selected: shared.world.start, piece: '', isTaken: false }),
   picture: (state, shared, act) => [
     worldGrid(shared, { selected: state.selected, choose: (cell) => moveOrSelect(shared, state, cell, act) }),
     pieceButtons(state, act),
@@ -140,16 +142,21 @@ const trajectory = {
       'moves later is multiplied by γ to the power t, so that a nearer reward counts more.',
     'The policy and the world decide which walks are likely. Training changes the policy only.',
   ],
-  question: 'Set γ so that the meat at the end of the walk counts for less than half.',
+  question: 'Set γ so that the meat at the end of the walk counts for less than a quarter.',
   formula: 'R(τ) = r₀ + γ r₁ + γ² r₂ + …',
   core: 'core.advantages.rewards_to_go',
-  sliders: () => [{ name: 'gamma', label: 'γ', min: 0.5, max: 1, step: 0.01 }],
-  begin: () => ({ seed: 1, gamma: 0.95 }),
+  sliders: () => [{ name: 'gamma', label: 'γ', min: 0.5, max: 0.99, step: 0.01 }],
+  begin: (shared) => ({ seed: 1, gamma: shared.world.gamma }),
   picture(state, shared, act) {
     const steps = findWalk(shared, state.seed, endsWithMeat);
     const shown = shownSteps(steps);
     return [
-      worldGrid(shared, { selected: -1, path: steps.map(({ cell }) => cell), choose: () => {} }),
+      grid(
+        shared.world,
+        { values: valuesOf({ ...shared.world, gamma: state.gamma }, policyOf(shared)), policy: policyOf(shared) },
+        { selected: -1, path: steps.map(({ cell }) => cell), choose: () => {} },
+      ),
+      html`<p class="muted">Dots: the cells of the walk. Below: its moves; a drunk cat may go elsewhere.</p>`,
       barChart(
         'the discounted reward of each move',
         stepNames(shown),
@@ -170,7 +177,7 @@ const trajectory = {
   },
   isSolved(state, shared) {
     const steps = findWalk(shared, state.seed, endsWithMeat);
-    return endsWithMeat(steps) && state.gamma ** (steps.length - 1) < 0.5;
+    return endsWithMeat(steps) && state.gamma ** (steps.length - 1) < 0.25;
   },
 };
 
@@ -198,7 +205,8 @@ const gradient = {
     'Which way should the probabilities change, so that the return grows? Nobody can try all walks. The ' +
       'log-derivative trick needs only some: each walk pushes up the log-probability of its own moves, in ' +
       'proportion to its return.',
-    'The world’s own probabilities cancel. The mean over many walks approaches the exact gradient.',
+    'J is the mean return. The world’s own probabilities do not depend on the policy, so they drop out. With many ' +
+      'walks the mean comes near the exact gradient; by chance, a few more can be worse.',
   ],
   question: 'Use enough walks to bring the error below 50 %.',
   formula: '∇J = E[ R(τ) · Σₜ ∇ log π(aₜ | sₜ) ]',
@@ -245,24 +253,32 @@ function gradientSpread(shared, weights) {
   return totalSpread(found.map((steps) => gradientSample(shared.world, policy, steps, weights(steps))));
 }
 
+// The cat's habits stay as they are, whatever the broom costs.
+const withCost = (shared, { broomCost }) => ({
+  ...shared,
+  world: { ...shared.world, broomCost },
+  policy: policyOf(shared),
+});
+
 const toGo = {
   name: 'to-go',
   title: 'A move cannot change the past',
   text: [
     'With the whole return, every move is praised or blamed for everything, even for what came before it. A move can ' +
       'only change what follows. So each move is weighted by its reward-to-go: the rewards from there on.',
-    'The mean gradient stays the same. Its samples spread less, and the more so the more the past weighs: make the ' +
-      'broom expensive.',
+    'The mean gradient stays the same. If the past weighs much, its samples spread less: make the broom expensive.',
   ],
   question: 'Choose the last move that is still blamed for the broom.',
   formula: 'Gₜ = rₜ + γ Gₜ₊₁',
   core: 'core.advantages.reinforce_weights',
-  sliders: () => [{ name: 'broomCost', label: 'what the broom costs', min: 1, max: 60, step: 1, isWorld: true }],
-  begin: () => ({ seed: 1, selected: 0 }),
+  sliders: () => [{ name: 'broomCost', label: 'what the broom costs', min: 1, max: 60, step: 1 }],
+  begin: () => ({ seed: 1, selected: 0, broomCost: 40 }),
   picture(state, shared, act) {
-    const { gamma } = shared.world;
-    const steps = findWalk(shared, state.seed, hasBroom(shared));
+    const world = withCost(shared, state);
+    const { gamma } = world.world;
+    const steps = findWalk(world, state.seed, hasBroom(world));
     const shown = shownSteps(steps);
+    const later = rewardsToGo(steps, gamma);
     return [
       tokenLine(
         shown.map(({ action, reward }) => `${ARROWS[action]} ${number(reward)}`),
@@ -273,32 +289,35 @@ const toGo = {
         stepNames(shown),
         [
           { values: shown.map(() => totalReturn(steps, gamma)), kind: 'muted' },
-          { values: rewardsToGo(steps, gamma).slice(0, SHOWN_STEPS), kind: 'accent' },
+          { values: shown.map((_, t) => gamma ** t * later[t]), kind: 'accent' },
         ],
         'weight',
       ),
-      html`<p class="muted">Above: each move and its reward. Grey: the whole return. Colour: the reward-to-go.</p>`,
+      html`<p class="muted">
+        Above: each move and its reward. Grey: the whole return. Colour: the reward-to-go, γᵗ Gₜ.
+      </p>`,
       anotherWalk(act, state),
     ];
   },
   facts(state, shared) {
-    const { gamma } = shared.world;
-    const whole = gradientSpread(shared, (steps) => {
+    const world = withCost(shared, state);
+    const { gamma } = world.world;
+    const whole = gradientSpread(world, (steps) => {
       const value = totalReturn(steps, gamma);
       return () => value;
     });
-    const later = gradientSpread(shared, (steps) => {
+    const later = gradientSpread(world, (steps) => {
       const values = rewardsToGo(steps, gamma);
       return (t) => gamma ** t * values[t];
     });
     return [
-      `Spread of the gradient over ${MANY_WALKS} walks: ${number(whole)} with the whole return, ${number(later)} ` +
-        'with the reward-to-go.',
+      `Spread of the gradient over ${MANY_WALKS} walks: ${number(whole)} with the whole return, ` +
+        `${number(later)} with the reward-to-go.`,
     ];
   },
   isSolved(state, shared) {
-    const steps = findWalk(shared, state.seed, hasBroom(shared));
-    const broom = lastBroom(shared, steps);
+    const world = withCost(shared, state);
+    const broom = lastBroom(world, findWalk(world, state.seed, hasBroom(world)));
     return broom >= 0 && state.selected === broom;
   },
 };
@@ -318,6 +337,11 @@ function baselineSamples(shared) {
   return (b) => parts.map(([without, each]) => without - b * each);
 }
 
+function bestMoveGradient(shared) {
+  const here = policyOf(shared)[shared.world.start];
+  return exactGradient(shared.world, policyOf(shared))[here.indexOf(Math.max(...here))];
+}
+
 // Without the outermost values.
 const central = (values) => [...values].sort((a, b) => a - b).slice(values.length / 50, -values.length / 50);
 const BASELINES = Array.from({ length: 61 }, (_, i) => -20 + 2 * i);
@@ -328,7 +352,8 @@ const baseline = {
   text: [
     'If every walk ends well, every move is pushed up, and the samples are large and noisy. Subtract a baseline: ' +
       'what this place usually brings. Then only moves that do better than usual are pushed up.',
-    'The mean does not change, because the probabilities of a cell add up to 1. The best baseline is near the value V.',
+    'The exact mean does not change: give every move of a cell the same extra push, and the pushes cancel. The ' +
+      'mean of 400 walks still wobbles. The best baseline is near the value V.',
   ],
   question: 'Find the baseline at which the samples spread least.',
   formula: '∇J = E[ Σₜ (Gₜ − b(sₜ)) ∇ log π(aₜ | sₜ) ]',
@@ -339,10 +364,13 @@ const baseline = {
     const samplesAt = baselineSamples(shared);
     const samples = samplesAt(state.baseline);
     const range = rangeOf([...central(samplesAt(-20)), ...central(samplesAt(100))], 0.02);
-    const marks = [{ x: mean(samples), kind: 'good' }];
+    const marks = [
+      { x: bestMoveGradient(shared), kind: 'warn' },
+      { x: mean(samples), kind: 'good' },
+    ];
     return [
       histogram('gradient samples of walks', samples, range, marks, 'gradient of the best move, one walk each'),
-      html`<p class="muted">${MANY_WALKS} walks. Green line: their mean.</p>`,
+      html`<p class="muted">Green line: the mean of ${MANY_WALKS} walks. Orange line: the exact mean.</p>`,
     ];
   },
   facts(state, shared) {
@@ -378,7 +406,7 @@ const importance = {
   title: 'Using old walks for a new policy',
   text: [
     'Walks are expensive. After an update they come from the old policy. Weighted by how much likelier the new ' +
-      'policy makes them, they still give the right mean.',
+      'policy makes them, many walks still give the right mean; few can be far off.',
     'But the weight of a walk is a product over its moves. If the policies differ much, a few walks have nearly all ' +
       'the weight, and the rest is wasted. That is why a step must stay small.',
   ],
