@@ -48,7 +48,7 @@ PATH = (
     Step("rlhf_lab/core/policy_losses.py", ("total_loss",), "total_loss"),
     Step("rlhf_lab/engine/policy_run.py", ("execute", "_record_with_retry")),
     Step("rlhf_lab/store/run_metrics.py", ("record_step",), "record_step"),
-    Step("rlhf_lab/ui/run_views/run_feed.py", ("refresh", "_refreshed", "poll"), "metric_series", True),
+    Step("rlhf_lab/ui/run_views/run_feed.py", ("refresh", "_refreshed", "_reply", "poll"), "metric_series", True),
     Step("rlhf_lab/ui/train/api.py", ("points",), "poll", True),
     Step("rlhf_lab/ui/train/view.js", ("update", "apply"), "points", True),
     Step("rlhf_lab/ui/train/curves.js", ("draw", "addPoints"), "draw"),

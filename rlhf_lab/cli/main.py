@@ -17,6 +17,7 @@ COMMAND_MODULES = {
     "control": "control",
     **dict.fromkeys(("import", "imports"), "import_"),
     "export": "export",
+    "share": "share",
     **dict.fromkeys(("backup", "restore"), "backup"),
     "doctor": "doctor",
     "people": "people",

@@ -251,11 +251,20 @@ class RunFeed:
         self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
     def poll(self, query: FeedQuery) -> FeedReply | NoRun | UnchangedFeed:
-        db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
+        project_runs = runs(self.ctx.db, self.ctx.project.id)
         run = run_summary.select_run(project_runs, query.run)
         if run is None:
             return {"run": None, "elsewhere": runs_elsewhere(self.ctx)}
-        view = RunView.load(db, run)
+        return self._reply(query, run, project_runs)
+
+    def whole(self, run: Run) -> FeedReply:
+        """All that the page would get of a run, of any project."""
+        reply = self._reply(FeedQuery(), run, runs(self.ctx.db, run.project_id))
+        assert "points" in reply
+        return reply
+
+    def _reply(self, query: FeedQuery, run: Run, project_runs: list[Run]) -> FeedReply | UnchangedFeed:
+        db, view = self.ctx.db, RunView.load(self.ctx.db, run)
         status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db), self._brake(run))
         revision = status.revision()
         if query.revision == revision:

@@ -35,6 +35,8 @@ from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.gradio_patches import save_to_cache, upload_folder
+from rlhf_lab.ui.share.page import write_page
+from rlhf_lab.ui.share.recording import record
 from rlhf_lab.ui.shared.api import Payload
 
 EXPORT_FOLDER = "exports"
@@ -51,7 +53,7 @@ class ExportRequest(Payload):
     """
 
     export: int | None = None
-    kind: Literal["labels", "dataset", "run", "adapter", "model", "reward-model", "backup"]
+    kind: Literal["labels", "dataset", "run", "page", "adapter", "model", "reward-model", "backup"]
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
@@ -153,6 +155,10 @@ def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_no
 def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
     run = get_run(ctx.db, _require_id(request.run, "run"))
     _require_open_project(ctx, run.project_id)
+    if request.kind == "page":
+        file = work_folder / f"run-{run.id}.html"
+        write_page(record(ctx, run.id), file)
+        return file
     if request.kind == "adapter":
         return export_adapter(ctx.db, ctx.home, run.id, work_folder)
     if request.kind == "model":

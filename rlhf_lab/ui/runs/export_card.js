@@ -120,10 +120,11 @@ export class ExportCard {
 
   runRow(runs) {
     const description =
-      'Metrics as CSV and TensorBoard, samples, manifest; or its latest checkpoint, as a LoRA adapter for PEFT or as ' +
-      'a whole model that transformers, vLLM and llama.cpp load.';
+      'Metrics as CSV and TensorBoard, samples, manifest; a page that opens without a lab and prints as a report; or ' +
+      'its latest checkpoint, as a LoRA adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp ' +
+      'load.';
     const items = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];
-    const kinds = { run: 'Run (zip)', adapter: 'Adapter (zip)', model: 'Whole model (zip)' };
+    const kinds = { run: 'Run (zip)', page: 'Page to share', adapter: 'Adapter (zip)', model: 'Whole model (zip)' };
     const fields = [select('which-run', 'run', items)];
     const read = () => ({ run: this.control('which-run').value });
     return this.row({ title: 'Run', description, fields, kinds, isEnabled: runs.length > 0, read });

@@ -1,0 +1,38 @@
+"""`python -m rlhf_lab share RUN --out page.html`: a run as one HTML file that needs no lab and no network."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "share",
+        "write a run as one HTML file that opens without a lab and without a network",
+        "It shows curves, samples, tokens and settings, holds blind pairs for its readers, and prints as a report.",
+    )
+    add_common_arguments(parser)
+    parser.add_argument("run_id", metavar="RUN", type=int, help="id of the run")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write, such as page.html")
+    parser.add_argument("--names", action="store_true", help="name the people who labelled (default: nobody)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises LabError."""
+    from rlhf_lab.ui.context import Context  # late: Gradio takes seconds
+    from rlhf_lab.ui.share.page import write_page
+    from rlhf_lab.ui.share.recording import record
+
+    home = resolve_home(args)
+    with open_existing_database(home) as db:
+        recording = record(Context(home, db), args.run_id, names=args.names)
+        write_page(recording, args.out, force=args.force)
+    size = args.out.stat().st_size
+    result = {"file": str(args.out), "bytes": size, "pairs": len(recording["pairs"])}
+    print_result(args, result, f"{args.out}: {size / 1e6:.1f} MB, {len(recording['pairs'])} blind pairs")
+    return 0

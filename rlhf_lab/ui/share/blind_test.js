@@ -1,0 +1,110 @@
+// @ts-check
+// The blind test of a shared page: the reader judges pairs, sees the result, and can save the votes for the lab.
+import { actionButton, promptView, redraw, textView } from '../shared/dom.js';
+import { formatPercent, plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+
+/** @typedef {import('./view.js').Recording} Recording */
+
+const Z = 1.96; // of a 95 % interval
+
+/**
+ * Wilson's interval of a share, as `wilson_interval` of common/stats.py.
+ * @param {number} wins @param {number} count
+ */
+export function wilsonInterval(wins, count) {
+  if (!count) return [0, 1];
+  const share = wins / count;
+  const scale = 1 + Z ** 2 / count;
+  const middle = (share + Z ** 2 / (2 * count)) / scale;
+  const half = (Z / scale) * Math.sqrt((share * (1 - share)) / count + Z ** 2 / (4 * count ** 2));
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}
+
+/**
+ * What the choices say. choices: 0 or 1 for a text, 2 for a tie.
+ * @param {{ policy: number }[]} pairs @param {number[]} choices
+ */
+export function resultText(pairs, choices) {
+  const decided = choices.filter((choice) => choice < 2).length;
+  const wins = choices.filter((choice, i) => choice === pairs[i].policy).length;
+  if (!decided) return 'You preferred no text.';
+  const [low, high] = wilsonInterval(wins, decided);
+  return (
+    `You preferred the policy in ${wins} of ${plural(decided, 'decided pair')} (${formatPercent(wins / decided)}, ` +
+    `95 % interval ${formatPercent(low)} to ${formatPercent(high)}).` +
+    (low <= 0.5 && high >= 0.5 ? ' This may be chance.' : '')
+  );
+}
+
+/** The votes as lines that `rlhf_lab import` reads. @param {Recording['pairs']} pairs @param {number[]} choices */
+export function voteLines(pairs, choices, reader) {
+  return choices
+    .map((choice, i) => {
+      const [chosen, rejected] = choice === 1 ? [...pairs[i].texts].reverse() : pairs[i].texts;
+      const prompt = pairs[i].turns.at(-1)?.content ?? '';
+      return JSON.stringify({ prompt, chosen, rejected, tie: choice === 2, annotator: reader });
+    })
+    .map((line) => `${line}\n`)
+    .join('');
+}
+
+const side = (name, text) => html`<div class="side"><span class="muted">${name}</span>${textView(text)}</div>`;
+
+export class BlindTest {
+  /** @param {Recording} recording */
+  constructor(recording) {
+    this.recording = recording;
+    this.choices = /** @type {number[]} */ ([]);
+    this.node = html`<section class="lab-card blind" aria-label="blind test"></section>`;
+    this.draw();
+  }
+
+  choose(choice) {
+    this.choices.push(choice);
+    this.draw();
+  }
+
+  draw() {
+    const { pairs } = this.recording;
+    const pair = pairs[this.choices.length];
+    redraw(this.node, html`<h2>Which text do you prefer?</h2>`, ...(pair ? this.question(pair) : this.result()));
+  }
+
+  question({ turns, texts }) {
+    const number = this.choices.length + 1;
+    return [
+      html`<p class="muted">
+        Judge before you read on. Pair ${number} of ${this.recording.pairs.length}: one text is by the base model, one
+        by the trained policy.
+      </p>`,
+      promptView(turns, 'asked'),
+      html`<div class="pair">
+        ${texts.map((text, i) => side(['First', 'Second'][i], text))}
+      </div>`,
+      html`<div class="lab-row">
+        ${actionButton('first', 'First', () => this.choose(0), '')}
+        ${actionButton('second', 'Second', () => this.choose(1), '')}
+        ${actionButton('tie', 'Equally good', () => this.choose(2), '')}
+      </div>`,
+    ];
+  }
+
+  result() {
+    const { pairs, title } = this.recording;
+    const save = () => {
+      const link = document.createElement('a');
+      const lines = voteLines(pairs, this.choices, `reader of ${title}`);
+      link.href = `data:application/jsonl;charset=utf-8,${encodeURIComponent(lines)}`;
+      link.download = 'votes-of-a-reader.jsonl';
+      link.click();
+    };
+    return [
+      html`<p role="status">${resultText(pairs, this.choices)}</p>`,
+      html`<p class="muted">
+        The file has your votes. Send it to the author, who reads it with the command import.
+      </p>`,
+      html`<div class="lab-row">${actionButton('save-votes', 'Save the votes', save, '')}</div>`,
+    ];
+  }
+}

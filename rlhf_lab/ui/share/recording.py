@@ -1,0 +1,127 @@
+"""A run as JSON, for a page of its own: curves, samples, tokens, settings, and pairs that a reader can judge blind."""
+
+import random
+import time
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.chat_format import Chat
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import Run
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_models import reward_model_of
+from rlhf_lab.store.run_metrics import token_record_steps
+from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.votes import voters
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.run_views.run_feed import FeedReply, feed_of
+from rlhf_lab.ui.run_views.run_summary import StepSamples, samples_at_step
+from rlhf_lab.ui.shared.charts import CURVES
+from rlhf_lab.ui.shared.glossary import definitions
+from rlhf_lab.ui.train.token_view import TokenView, token_view
+
+MAX_PAIRS = 20
+MAX_SAMPLE_STEPS = 60
+MAX_TOKEN_STEPS = 12
+
+
+class SharedPair(TypedDict):
+    """A pair to judge. texts: left and right. policy: which of them the policy wrote, 0 or 1."""
+
+    turns: Chat
+    texts: tuple[str, str]
+    policy: int
+
+
+class SharedSetting(TypedDict):
+    name: str
+    value: str
+    is_changed: bool
+    about: str
+
+
+class Recording(TypedDict):
+    """recorded_at: seconds since 1970. samples and tokens: by step. accuracy: of the reward model, with its interval.
+
+    labelled_by: empty unless names were asked for.
+    """
+
+    title: str
+    recorded_at: float
+    model: str
+    prompt_set: str
+    algorithm: str
+    feed: FeedReply
+    curves: list[dict[str, Any]]
+    samples: dict[int, StepSamples]
+    tokens: dict[int, TokenView]
+    settings: list[SharedSetting]
+    accuracy: list[float] | None
+    labelled_by: list[str]
+    pairs: list[SharedPair]
+    definitions: dict[str, str]
+
+
+def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
+    """Everything that the page of a run shows. names: whether the people who labelled are named. Raises StoreError if there is no
+    such run."""
+    db, run = ctx.db, get_run(ctx.db, run_id)
+    project, feed = get_project(db, run.project_id), feed_of(ctx).whole(run)
+    steps = spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
+    samples = {step: samples_at_step(db, run.id, step) for step in steps}
+    token_steps = spread_out([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
+    report = reward_model.report if (reward_model := reward_model_of(db, run.reward_model_id)) else {}
+    accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
+    return {
+        "title": run.name,
+        "recorded_at": time.time(),
+        "model": portable_name(project.model),
+        "prompt_set": portable_name(project.prompt_set),
+        "algorithm": str(run.config.get("algorithm", "")),
+        "feed": feed,
+        "curves": [curve._asdict() for curve in CURVES],
+        "samples": samples,
+        "tokens": {step: token_view(db, run.id, step) for step in token_steps},
+        "settings": settings_of(run),
+        "accuracy": accuracy if len(accuracy) == 3 else None,
+        "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],
+        "pairs": blind_pairs(samples[steps[-1]], run.id) if steps and steps[-1] else [],
+        "definitions": definitions(),
+    }
+
+
+def spread_out(steps: list[int], most: int) -> list[int]:
+    """At most so many of the steps, evenly spread, with the first and the last."""
+    if len(steps) <= most:
+        return steps
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def settings_of(run: Run) -> list[SharedSetting]:
+    """The settings that the run's algorithm reads."""
+    config = PolicyConfig.from_dict(run.config)
+    return [
+        {
+            "name": item.name, "value": str(getattr(config, item.name)), "about": item.help,
+            "is_changed": getattr(config, item.name) != item.default,
+        }
+        for item in fields_of(PolicyConfig) if item.applies_to(config.algorithm)
+    ]  # fmt: skip
+
+
+def blind_pairs(samples: StepSamples, run_id: int) -> list[SharedPair]:
+    """The last samples beside those of the base, on random sides; pairs of equal texts are left out."""
+    sides = random.Random(derive_seed(run_id, "shared pairs"))
+    pairs: list[SharedPair] = []
+    for row in samples["rows"]:
+        if row["base_text"] is None or row["base_text"] == row["text"]:
+            continue
+        policy = sides.randrange(2)
+        texts = (row["text"], row["base_text"]) if policy == 0 else (row["base_text"], row["text"])
+        pairs.append({"turns": row["turns"], "texts": texts, "policy": policy})
+    return pairs[:MAX_PAIRS]

@@ -1,0 +1,136 @@
+// @ts-check
+// A recorded run as a page of its own, without a lab and without a network: ui/share/page.py puts this script, the
+// modules that it imports and the data into one file.
+import { BlindTest } from './blind_test.js';
+import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
+import { formatPercent, plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { plot, rangeOf } from '../shared/plot.js';
+import { SampleViewer } from '../train/sample_viewer.js';
+import { TokenView } from '../train/token_view.js';
+
+/**
+ * The data of the page, `Recording` of recording.py.
+ * @typedef {{
+ *   title: string, recorded_at: number, model: string, prompt_set: string, algorithm: string,
+ *   feed: import('../api_types').FeedReply, curves: { metric: string, title: string, unit: string }[],
+ *   samples: Record<string, import('../api_types').StepSamples>,
+ *   tokens: Record<string, import('../api_types').TokenView>,
+ *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
+ *   accuracy: number[] | null, labelled_by: string[], definitions: Record<string, string>,
+ *   pairs: { turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
+ * }} Recording
+ */
+
+const recording = /** @type {Recording} */ (JSON.parse(document.getElementById('recording').textContent));
+const main = /** @type {HTMLElement} */ (document.querySelector('main'));
+document.body.classList.toggle('dark', matchMedia('(prefers-color-scheme: dark)').matches);
+useDefinitions(recording.definitions);
+main.append(heading(), blindTest(), results(), curves(), texts(), notes(), settings());
+
+function heading() {
+  const { title, recorded_at: at, model, prompt_set: prompts, algorithm, feed } = recording;
+  const day = new Date(1000 * at).toLocaleDateString('en', { year: 'numeric', month: 'long', day: 'numeric' });
+  return html`<header class="lab-card">
+    <h1>${title}</h1>
+    <p>
+      ${algorithm.toUpperCase()}, ${plural(feed.run.step, 'step')} of ${feed.run.total_steps}, model “${model}”, prompts
+      “${prompts}”.
+    </p>
+    <p class="muted">
+      A recording of ${day}, made with RLHF Lab. Nothing on this page changes, and it needs no network.
+    </p>
+  </header>`;
+}
+
+function results() {
+  const { accuracy, labelled_by: names, feed } = recording;
+  const percent = accuracy?.map((share) => formatPercent(share));
+  return html`<section class="lab-card" aria-label="results">
+    <h2>What it learnt from</h2>
+    <p>${feed.static?.label_source}</p>
+    ${
+      percent &&
+      html`<p>
+        ${term('reward model')}: it ranks ${percent[0]} of held-out labels rightly (95 % interval: ${percent[1]} to
+        ${percent[2]}).
+      </p>`
+    }
+    ${names.length ? html`<p>Labelled by ${names.join(', ')}.</p>` : null}
+    ${feed.best_text && html`<p>${feed.best_text}</p>`}
+  </section>`;
+}
+
+function curves() {
+  const figures = recording.curves
+    .filter(({ metric }) => recording.feed.points[metric]?.some(([, value]) => value !== null))
+    .map((curve) => figure(curve));
+  return html`<section class="curves" aria-label="curves">${figures}</section>`;
+}
+
+function figure({ metric, title, unit }) {
+  const points = recording.feed.points[metric].filter(([, value]) => value !== null);
+  const verdict = recording.feed.verdicts[metric];
+  return html`<figure class="lab-card chart">
+    <figcaption>${term(title)} <span class="muted">${unit}</span></figcaption>
+    ${plot({
+      label: `${title} by step`,
+      x: [points[0][0], Math.max(points.at(-1)[0], points[0][0] + 1)],
+      y: rangeOf(points.map(([, value]) => value)),
+      xTitle: 'step',
+      lines: [{ points, kind: 'accent' }],
+      dots: points.length === 1 ? [{ x: points[0][0], y: points[0][1], kind: 'accent' }] : [],
+    })}
+    ${verdict && html`<p class="verdict" data-level=${verdict.level}>${verdict.message}</p>`}
+    <p class="muted definition">${definitionOf(metric)}</p>
+  </figure>`;
+}
+
+function texts() {
+  const tokens = new TokenView(async ({ step }) => recording.tokens[nearest(Object.keys(recording.tokens), step)]);
+  const steps = Object.keys(recording.samples).map(Number);
+  const samples = new SampleViewer(recording.feed.run.id, async ({ step }) => recording.samples[step], {
+    onStep: (step) => tokens.show(recording.feed.run.id, step),
+    onTokens: () => tokens.open(),
+  });
+  samples.addSteps('recorded', steps, true);
+  const hasTokens = Object.keys(recording.tokens).length > 0;
+  return html`<section class="lab-train texts" aria-label="texts">
+    ${samples.node} ${hasTokens && tokens.node}
+  </section>`;
+}
+
+const nearest = (steps, step) =>
+  steps.map(Number).reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best));
+
+function blindTest() {
+  if (!recording.pairs.length) return '';
+  return new BlindTest(recording).node;
+}
+
+// Printed with the page: the report that somebody hands in.
+function notes() {
+  return html`<section class="lab-card own" aria-label="your notes">
+    <h2>Your notes</h2>
+    <div
+      class="notes" contenteditable="true" role="textbox" aria-multiline="true" aria-label="your notes"
+      data-placeholder="Write here, then print the page. Nothing is stored."
+    ></div>
+  </section>`;
+}
+
+function settings() {
+  const row = ({ name, value, is_changed: isChanged, about }) =>
+    html`<tr class=${isChanged ? 'changed' : ''}>
+      <th scope="row"><code>${name}</code></th>
+      <td>${value}</td>
+      <td class="muted">${about}</td>
+    </tr>`;
+  return html`<details class="lab-card">
+    <summary><h2>Settings</h2></summary>
+    <p class="muted">Bold: not the lab’s default.</p>
+    <table>
+      <tbody>${recording.settings.map(row)}</tbody>
+    </table>
+  </details>`;
+}
