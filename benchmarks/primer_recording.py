@@ -41,7 +41,7 @@ from rlhf_lab.ui.train.token_view import token_view
 
 JUDGE = "cheerful"
 LABELS = 60
-NEXT_TOKENS = 10
+NEXT_TOKENS = 8
 DIGITS = 4
 
 

@@ -85,9 +85,10 @@ export function histogram(label, values, range, marks, xTitle) {
 /**
  * The tokens of a text as buttons, coloured by a share from -1 to 1 each.
  * @param {string[]} tokens
- * @param {{ shares?: number[], selected: number, until?: number, choose: (i: number) => void }} view
+ * @param {{ shares?: number[], selected: number, until?: number, choose: (i: number) => void,
+ *   style?: string }} view
  */
-export function tokenLine(tokens, { shares, selected, until = tokens.length, choose }) {
+export function tokenLine(tokens, { shares, selected, until = tokens.length, choose, style = '' }) {
   const nodes = tokens.slice(0, until).map((token, i) => {
     const node = html`<button
       type="button" class="token" aria-pressed=${String(i === selected)} data-do="token-${i}"
@@ -96,5 +97,7 @@ export function tokenLine(tokens, { shares, selected, until = tokens.length, cho
     if (shares) node.style.background = tint(shares[i]);
     return node;
   });
-  return html`<div class="tokens lab-text" role="group" aria-label="tokens of the text" dir="auto">${nodes}</div>`;
+  return html`<div class="tokens lab-text ${style}" role="group" aria-label="tokens of the text" dir="auto">
+    ${nodes}
+  </div>`;
 }

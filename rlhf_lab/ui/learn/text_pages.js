@@ -21,7 +21,7 @@ import { barChart, plot, rangeOf } from '../shared/plot.js';
 
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);
 const shortToken = (token) => token.trim().slice(0, 8) || '·';
-const SHOWN_TOKENS = 24;
+const SHOWN_TOKENS = 64;
 const CURVE_POINTS = 80;
 
 /** @typedef {import('../api_types').TokenRow} TokenRow */
@@ -119,11 +119,11 @@ const clipping = {
   uses: 'run',
   text: [
     'PPO (proximal policy optimisation) uses old texts for several updates. The ratio w says how much likelier a ' +
-      'token is now. w·A alone would push it ever further.',
-    'PPO takes the smaller of w·A and the same with w held between 1 − ε and 1 + ε. A good token above 1 + ε, or a ' +
-      'bad one below 1 − ε, is pushed no more. One that moved the wrong way is pulled back.',
+      'token is now. w·A alone would push it until few tokens have all the weight (page 6).',
+    'PPO takes the smaller of w·A and the same with w held within 1 ± ε. A good token (A above 0) is pushed no more ' +
+      'above 1 + ε, a bad one below 1 − ε. The way back stays open.',
   ],
-  question: 'Set ε so that some tokens are pushed no more, but few.',
+  question: 'Set ε so that few tokens, but some, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
   core: 'core.policy_losses.ppo_clip',
   sliders: () => [
@@ -155,7 +155,8 @@ const advantage = {
   uses: 'run',
   text: [
     'The value function guesses, at each token, what the text will still earn. A surprise δ is what the next token ' +
-      'brings beyond that guess. The advantage adds the surprises that follow, each multiplied once more by γλ.',
+      'brings beyond that guess, one sample of Q − V. The advantage adds the surprises that follow, each multiplied ' +
+      'once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
@@ -175,13 +176,15 @@ const advantage = {
       }), // prettier-ignore
       barChart(
         'surprise and advantage of each token',
-        tokens.map((_, i) => (tokens.length > 12 && i % 4 ? '' : String(i + 1))),
+        tokens.map((_, i) => (tokens.length > 12 && i % 8 ? '' : String(i + 1))),
         [
           { values: deltas.slice(0, SHOWN_TOKENS), kind: 'muted' },
           { values: values.slice(0, SHOWN_TOKENS), kind: 'accent' },
         ],
       ),
-      html`<p class="muted">Grey: surprise δ. Colour: advantage. The first ${SHOWN_TOKENS} tokens.</p>`,
+      html`<p class="muted">
+        Grey: surprise δ. Colour: advantage. Green tokens have a positive one, red tokens a negative one.
+      </p>`,
     ];
   },
   facts(state, material) {
@@ -270,7 +273,8 @@ const value = {
     const { plain, clipped } = lossesAt(state.value, material);
     const { at, token, old, target } = worstValue(material);
     return [
-      `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}.`,
+      `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}, range ± ` +
+        `${number(clipRange(material))}.`,
       `Plain loss ${number(plain)}, loss with the range ${number(clipped)}; the larger one counts.`,
     ];
   },
@@ -328,9 +332,13 @@ const pairs = {
 
 // ---- the KL penalty
 
+const superscript = (n) => [...String(n)].map((digit) => '⁰¹²³⁴⁵⁶⁷⁸⁹'[Number(digit)]).join('');
+
 // e to the power of these nats, in words; above a million as a power of ten.
 const timesText = (nats) =>
-  nats < Math.log(1e6) ? `${number(Math.exp(nats))} times` : `about 10^${Math.round(nats / Math.LN10)} times`;
+  nats < Math.log(1e6)
+    ? `${number(Math.exp(nats))} times`
+    : `about 10${superscript(Math.round(nats / Math.LN10))} times`;
 
 const kls = (material) => column(rowOf(material), 'kl');
 const totalKl = (material) => sum(kls(material));
@@ -342,8 +350,9 @@ const penalty = {
   title: 'A leash of strength β',
   uses: 'run',
   text: [
-    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model: at ' +
-      'each token, β times the difference of the log-probabilities. A token less likely than before earns a little.',
+    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model, ' +
+      'itself before training: at each token β times the difference of the log-probabilities, which can also be ' +
+      'negative.',
     'Their sum is the KL (Kullback–Leibler divergence) of the text, in nats. At 4 nats it is e⁴ = 55 times as likely ' +
       'as under the base. At β = 0 nothing holds the policy.',
   ],
@@ -388,7 +397,7 @@ const choices = {
   uses: 'recording',
   text: [
     'Entropy measures how undecided the policy is. If one token has all the probability, it is 0. If k tokens are ' +
-      'equally likely, it is the logarithm of k.',
+      'equally likely, it is the logarithm of k. A low temperature favours the likeliest token; a high one evens out.',
     'Training for reward makes the policy surer, so the entropy falls. If it falls to nothing, all texts are alike ' +
       'and nothing new is tried. A bonus for entropy slows this.',
   ],
@@ -447,7 +456,7 @@ const overoptimised = {
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
     'This is over-optimisation. A KL penalty, a KL budget (a stop at a set KL), new labels or an early stop help. ' +
-      'Without a judge there is no gold: watch the KL, and read the texts.',
+      'Without gold, watch for a KL that shoots up and texts that repeat one trick.',
   ],
   question: 'Choose the step at which you would have stopped.',
   formula: 'J = E[score] − β · KL(policy, base)',

@@ -90,6 +90,7 @@ class Learn {
     if (at === this.at) return;
     this.at = at;
     this.world = { world: FIRST_WORLD, random: FIRST_RANDOM }; // each page begins with the same
+    for (const { name } of WORLD_PAGES) delete this.states[name];
     this.draw();
     this.root.querySelector('h2').focus();
   }

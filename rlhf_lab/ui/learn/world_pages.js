@@ -17,7 +17,7 @@ import {
   walks,
 } from './world.js';
 import { actionButton } from '../shared/dom.js';
-import { formatNumber } from '../shared/format.js';
+import { formatNumber, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { barChart, plot, rangeOf } from '../shared/plot.js';
 
@@ -55,7 +55,7 @@ const worldGrid = (shared, view) =>
   grid(shared.world, { values: valuesOf(shared.world, policyOf(shared)), policy: policyOf(shared) }, view);
 
 const WORLD_SLIDERS = [
-  { name: 'slip', label: 'how drunk the cat is', min: 0, max: 0.75, step: 0.05, isWorld: true },
+  { name: 'slip', label: 'how drunk the cat is', min: 0, max: 0.7, step: 0.05, isWorld: true },
   { name: 'random', label: 'moves chosen at random', min: 0, max: 1, step: 0.05, isShared: true },
 ];
 
@@ -231,7 +231,7 @@ const gradient = {
         'gradient',
       ),
       html`<p class="muted">
-        Grey: exact. Colour: from ${walkCount(state)} walks. For the four moves in the first cell.
+        Grey: exact. Colour: from ${plural(walkCount(state), 'walk')}. For the four moves in the first cell.
       </p>`,
       actionButton('another-walk', 'Other walks', () => act.set({ seed: state.seed + 1 })),
     ];
@@ -282,7 +282,7 @@ const toGo = {
     return [
       tokenLine(
         shown.map(({ action, reward }) => `${ARROWS[action]} ${number(reward)}`),
-        { selected: state.selected, choose: (selected) => act.set({ selected }) },
+        { selected: state.selected, choose: (selected) => act.set({ selected }), style: 'moves' },
       ),
       barChart(
         'the weight of each move: the whole return, and the reward-to-go',
@@ -294,7 +294,7 @@ const toGo = {
         'weight',
       ),
       html`<p class="muted">
-        Above: each move and its reward. Grey: the whole return. Colour: the reward-to-go, γᵗ Gₜ.
+        Above: each move and its reward. Grey: the whole return. Colour: the reward-to-go, seen from the start (γᵗ Gₜ).
       </p>`,
       anotherWalk(act, state),
     ];
@@ -377,8 +377,8 @@ const baseline = {
     const samplesAt = baselineSamples(shared);
     const samples = samplesAt(state.baseline);
     return [
-      `Spread ${number(spread(samples))} (with b = 0: ${number(spread(samplesAt(0)))}); mean ` +
-        `${number(mean(samples))}.`,
+      `Spread ${number(spread(samples))} (with b = 0: ${number(spread(samplesAt(0)))}).`,
+      `Mean of these walks ${number(mean(samples))}; exact mean ${number(bestMoveGradient(shared))}, whatever b is.`,
       `V where the cat starts: ${number(valuesOf(shared.world, policyOf(shared))[shared.world.start])}.`,
     ];
   },
@@ -433,7 +433,8 @@ const importance = {
     const { weights, estimated, exact } = ratios(state, shared);
     return [
       `The ${RATIO_WALKS} walks are worth ${number(effectiveSampleSize(weights))} walks of the new policy.`,
-      `Mean return of the new policy: ${number(estimated)} from old walks, ${number(exact)} exactly.`,
+      `Mean return of the new policy: ${number(estimated)} from old walks, ${number(exact)} exactly. ` +
+        'If few walks have the weight, the estimate can even exceed 100, the largest reward.',
     ];
   },
   isSolved: (state, shared) => {
