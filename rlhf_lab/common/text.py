@@ -4,6 +4,9 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+#: In characters. Longer words are cut, because a text may have no spaces.
+MAX_CUT_WORD = 200
+
 
 def split_lines(text: str) -> Iterator[str]:
     """The lines of a data file, without their ends: only "\\n" and "\\r\\n" end a line.
@@ -49,11 +52,14 @@ def cut_length(token_ids: Sequence[int], stop_ids: Collection[int]) -> int | Non
 
 
 def cut_middle(text: str, max_chars: int) -> str:
-    """At most max_chars characters: the beginning, and the end, where a message says what to do."""
+    """At most max_chars characters: the beginning, and the end, where a message says what to do. Nothing remains of a word at the
+    cut, unless it is very long: a part of a path or an address would not be recognised where these are left out."""
     if len(text) <= max_chars:
         return text
     end = max_chars // 3
-    return f"{text[: max_chars - end - 3]} … {text[-end:]}"
+    head, tail = text[: max_chars - end - 3], text[-end:]
+    head_end, tail_start = head.rfind(" ", len(head) - MAX_CUT_WORD), tail.find(" ", 0, MAX_CUT_WORD)
+    return f"{head[:head_end] if head_end > 0 else head} … {tail[tail_start + 1 :]}"
 
 
 def parse_foreign_json(text: str | bytes) -> Any:

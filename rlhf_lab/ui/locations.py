@@ -23,14 +23,14 @@ MAX_MESSAGE_CHARS = 2_000
 
 
 def without_locations(message: str, known: Collection[str]) -> str:
-    """A shortened message without paths, addresses, and the known locations, which may contain spaces. The log gets the whole
-    message."""
+    """A message without paths, addresses, and the known locations, which may contain spaces; then shortened, because a part of an
+    address would not be recognised. The log gets the whole message."""
     hosts = [re.escape(host) for location in known if "://" in location and (host := urlsplit(location).hostname)]
-    shown = cut_middle(re.sub("|".join(_known(known)) or "(?!)", HIDDEN, message), MAX_MESSAGE_CHARS)
+    shown = re.sub("|".join(_known(known)) or "(?!)", HIDDEN, message)
     shown = re.sub("|".join([_ADDRESS, *hosts, _PATH]), HIDDEN, shown)
-    if shown != cut_middle(message, MAX_MESSAGE_CHARS):
+    if shown != message:
         log.warning("A visitor was shown an error without its locations: %s", message)
-    return shown
+    return cut_middle(shown, MAX_MESSAGE_CHARS)
 
 
 def without_known_locations(body: bytes, known: Collection[str]) -> bytes:

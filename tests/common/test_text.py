@@ -1,4 +1,4 @@
-from rlhf_lab.common.text import first_items, pluralize, pluralize_of, prompts_skipped_message, split_lines
+from rlhf_lab.common.text import cut_middle, first_items, pluralize, pluralize_of, prompts_skipped_message, split_lines
 
 
 def test_pluralize():
@@ -22,3 +22,12 @@ def test_only_line_feeds_end_a_line():
 def test_first_items():
     assert first_items([1, 2]) == "1, 2"
     assert first_items("abcdef") == "a, b, c, d, e, …"
+
+
+def test_nothing_remains_of_a_word_where_a_message_is_cut():
+    path = "/srv/lab/home/runs"
+    for letters in range(60, 100):
+        for text in (f"{'a' * letters} {path} {'z ' * 90}end", f"begin {'a ' * 90}{path} {'z' * (letters // 2)}"):
+            assert len(cut_middle(text, 120)) <= 120
+            assert path in cut_middle(text, 120) or "/" not in cut_middle(text, 120)
+    assert cut_middle("x" * 3000, 1000) == f"{'x' * 664} … {'x' * 333}"

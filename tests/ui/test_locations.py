@@ -57,6 +57,22 @@ def test_a_long_message_keeps_its_beginning_and_its_end(ctx, shared, typed):
         assert shown.endswith(" Choose another one.")
 
 
+LONG_LOCATIONS = ("/srv/our lab/home/runs/3", "10.20.30.40", "https://proxy.internal:8080/api", "/mnt/models/x")
+
+
+@pytest.mark.parametrize("location", LONG_LOCATIONS)
+def test_nothing_of_a_location_remains_where_a_message_is_cut(location):
+    """Wherever the location is: the cut may fall on any of its characters."""
+    bare = without_locations(f"A {location} z", KNOWN)
+    assert bare == "A … z"
+    for before in range(MAX_MESSAGE_CHARS - 60, MAX_MESSAGE_CHARS + 1):
+        for message in (
+            f"{'a ' * (before // 3)}{location}{' z' * 2000}",
+            f"{'a ' * 2000}{location}{' z' * (before // 6)}",
+        ):
+            assert set(without_locations(message, KNOWN)) <= set("az …")
+
+
 def test_of_replies_only_known_locations_are_left_out():
     body = '{"text":"see /usr/share/x and /data","failure":"/srv/our lab/home/runs/1 is lost","other":"/srv/our lab/homes"}'
     assert without_known_locations(body.encode(), KNOWN).decode() == (
