@@ -89,7 +89,7 @@ export interface ChatRequests {
   options: Read<OptionsQuery, ChatOptions>;
   answers: Read<AnswersPayload, Answers>;
   ask: Action<AskPayload, Jobs>;
-  make_pair: Action<AnswersPayload, NewPair>;
+  make_pair: Action<AnswersPayload, null>;
   stop_answers: Action<AnswersPayload, null>;
   forget: Action<AnswersPayload, null>;
 }
@@ -193,7 +193,7 @@ export type CompareEstimates = { comparison: string; blind_test: string; blind_t
 export type CompareOptions = { project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; reward_models: Array<[number, string]>; judges: Array<string>; default_scorer: [number, string] | null; prompts: Array<string>; conversations: Record<string, Array<Record<string, string>>>; tests: Array<[number, string]>; measured_at: number; steps_by_run: Record<string, Array<number>>; best_by_run: Record<string, number | null>; scorer_by_run: Record<string, [number, string]> };
 export type ComparePayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; prompt?: string; samples: number | string };
 export type ComparedRun = { id: number; name: string; points: Array<Array<number | null>>; score_frontier: Array<Array<number>>; gold_frontier: Array<Array<number>> };
-export type Comparison = { runs: Array<ComparedRun>; metrics: Array<string>; setting_differences: Array<SettingDifference>; revision: string; metric: string };
+export type Comparison = { runs: Array<ComparedRun>; metric: string; metrics: Array<string>; setting_differences: Array<SettingDifference>; revision: string };
 export type ComparisonQuery = { annotator?: string | null; runs?: Array<number | string>; metric?: string; revision?: string };
 export type Creation = { message: string; warning: string; check: MemoryCheck | null };
 export type Curves = { run: number; steps: Array<number>; score: Array<number>; gold: Array<number>; kl: Array<number>; clip_fraction: Array<number> };
@@ -205,8 +205,7 @@ export type DemoEstimate = { sentence: string };
 export type DemoState = { own_run: number | null; tokens: number; runs_before: number; can_start: boolean; status_text: string; reset_at: number; is_reset_due: boolean };
 export type DiagnosisRow = { level: Level; message: string };
 export type Disagreement = { turns: Array<Record<string, string>>; chosen: string; rejected: string; probability: number };
-export type DisputedPair = { id: number; turns: Array<Record<string, string>> };
-export type Disputes = { count: number; pairs: Array<DisputedPair> };
+export type Disputes = { count: number; prompts: Array<Array<Record<string, string>>> };
 export type DoubtfulLabel = { vote_id: number; annotator: string; choice: Choice; probability: number; turns: Array<Record<string, string>>; first: string; second: string; is_set_aside: boolean };
 export type DoubtfulLabels = { reward_model_id: number; labels: Array<DoubtfulLabel> };
 export type Download = { address: string; name: string; bytes: number; note: string };
@@ -282,7 +281,6 @@ export type ModelCheck = { check: MemoryCheck; prompt_set: string; temperature: 
 export type ModelPayload = { annotator?: string | null; model: string; max_new_tokens?: number | string | null };
 export type ModelQuery = { annotator?: string | null; model: number | string };
 export type ModelSummary = { id: number; labels: number; accuracy: number | null; low: number | null; high: number | null; source: Source; source_text: string; created_at: number };
-export type NewPair = { pair_id: number };
 export type NewProjectPayload = { annotator?: string | null; text?: string; file?: string; model: string; max_new_tokens?: number | string | null; prompt_set?: string; name?: string; temperature?: number | string | null; seed?: number | string; system_prompt?: string; template_arguments?: string; confirmed?: boolean };
 export type NewRunName = { annotator?: string | null; run: number | string; name?: string };
 export type NewTestState = { state: TestState; tests?: Array<[number, string]>; message?: string };

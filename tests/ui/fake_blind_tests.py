@@ -1,7 +1,10 @@
 """A blind test whose texts and answers a test writes; no engine starts."""
 
+from fake_runs import run_with_checkpoint, write_checkpoint
+
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.shared.api import parse_payload
 
@@ -13,6 +16,7 @@ BASE, RUN = ["a", "b", "same", "d"], ["A", "B", "same", "D"]
 
 
 def start(ctx, **changes):
+    run_with_checkpoint(ctx, 40) if not runs(ctx.db, ctx.project.id) else write_checkpoint(ctx, 1, 40)
     return blind_test.start_test(ctx, parse_payload(blind_test.StartTestPayload, REQUEST | changes))
 
 

@@ -4,6 +4,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from fake_runs import run_with_checkpoint
 from gradio.context import LocalContext
 from sqlalchemy import select
 from support.page_requests import requests_of
@@ -19,7 +20,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
-from rlhf_lab.store.projects import count_pairs, get_pair, prompts
+from rlhf_lab.store.projects import count_pairs, newest_pairs, prompts
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.context import Context
@@ -72,6 +73,7 @@ def act_as(ctx):
 
 @pytest.fixture
 def screen(ctx, act_as, calls):
+    run_with_checkpoint(ctx, 4)
     return calls(chat, ctx)
 
 
@@ -182,6 +184,35 @@ def test_nothing_new_is_asked_for_while_a_demo_is_to_be_reset(ctx, screen, monke
         chat.submit_chat(demo, payload, "Ann")
 
 
+def test_no_reply_tells_the_number_of_a_pair(ctx, screen):
+    """It tells how old a pair is, so that ordinary pairs could be told from gold ones; pages know pairs by other numbers."""
+    made = screen.make_pair({"jobs": answered(ctx, screen)})
+    (pair,) = newest_pairs(ctx.db, ctx.project.id, 1)
+    shown = requests_of(ctx, label.api).opened()["pair"]
+    assert made is None
+    assert shown["left"] in (pair.first.text, pair.second.text)
+    assert shown["id"] != pair.id
+
+
+NO_MODELS = (
+    "", "x", "run/1", "run/1/5", "run/2/4", "run/1/4/x", "run/1/best/4", "run/-1/4", "run/1/-4", "run//latest", "run/1/Latest",
+    "run/ 1/4", "run/٣/4", "run/1/٤", f"run/{9**30}/latest", "base/best/4", "base ", "../../etc/passwd", "base\n", "run/1/4\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", NO_MODELS)
+def test_only_models_of_the_open_project_write_texts(ctx, screen, model):
+    assert "does not have this model" in ask(screen, models=["base", model])["error"]
+    assert queue.jobs(ctx.db, kinds=[JobKind.CHAT]) == []
+
+
+def test_a_model_of_another_project_writes_no_texts(ctx, screen):
+    new_project(ctx.db)
+    for model in ("run/1/4", "run/1/latest", "run/1/best"):
+        assert "does not have this model" in ask(screen, models=[model])["error"]
+    assert len(ask(screen, models=["base"])) == 1
+
+
 def test_answers_are_deleted_with_the_next_message_on_request_and_when_they_are_old(ctx, screen):
     first = answered(ctx, screen)
     second = answered(ctx, screen, forget=first)
@@ -202,8 +233,8 @@ def test_answers_are_deleted_with_the_next_message_on_request_and_when_they_are_
 
 def test_two_answers_become_the_next_pair_and_their_label_is_trained_on(ctx, screen):
     before, pairs_before = len(prompts(ctx.db, ctx.project.id, "train")), count_pairs(ctx.db, ctx.project.id)
-    pair_id = screen.make_pair({"jobs": answered(ctx, screen)})["pair_id"]
-    pair = get_pair(ctx.db, pair_id)
+    assert screen.make_pair({"jobs": answered(ctx, screen)}) is None
+    (pair,) = newest_pairs(ctx.db, ctx.project.id, 1)
     assert (pair.prompt.text, pair.prompt.split, pair.reason) == (CONVERSATION, "train", "chat")
     sides = [(side.text, side.token_ids, side.checkpoint, side.seed) for side in (pair.first, pair.second)]
     assert sorted(sides) == [("Once a bird sang.", (17, 1), "run/1/4", 7), ("Once a cat ran.", (15, 1), "base", 7)]

@@ -1,6 +1,7 @@
 """Screen "Compare" without a browser: what can be compared, what is asked of the engine, what is refused."""
 
 import pytest
+from fake_runs import run_with_checkpoint
 
 from rlhf_lab.common.enums import EventKind, JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
@@ -13,7 +14,7 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import set_max_new_tokens
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, create_run
+from rlhf_lab.store.runs import add_event, create_run, runs
 from rlhf_lab.ui.chat import api as chat
 from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.shared import generation_requests
@@ -26,6 +27,8 @@ REQUEST = {
 
 
 def submit(ctx, **changes):
+    if not runs(ctx.db, ctx.project.id):
+        run_with_checkpoint(ctx, 4)
     return compare.submit_comparison(ctx, parse_payload(compare.ComparePayload, REQUEST | changes), "ann")
 
 

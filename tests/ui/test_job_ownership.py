@@ -4,6 +4,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from fake_runs import run_with_checkpoint
 from gradio.context import LocalContext
 
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
@@ -110,6 +111,7 @@ def test_nothing_is_cancelled_if_one_of_the_jobs_is_another_persons(ctx, screen,
 
 
 def test_blind_test_texts_are_neither_read_nor_cancelled_by_job_number(ctx, screen, act_as):
+    run_with_checkpoint(ctx, 40)
     request = SAMPLING | {"models": ["base", "run/1/40"], "pairs": 1}
     act_as("operator")
     test = blind_test.start_test(ctx, parse_payload(blind_test.StartTestPayload, request))

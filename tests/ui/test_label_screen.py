@@ -240,7 +240,7 @@ def test_the_figures_that_a_page_polls(ctx, monkeypatch):
     assert screen.presence({"annotator": "bob"})["people_here"] == here["people_here"] + 1  # not part of the cache
     assert here["project_created_at"] == ctx.project.created_at
     assert (here["labels"], here["next_training_at"]) == (0, 10)
-    assert screen.disputed({"annotator": "ann"}) == {"count": 0, "pairs": []}
+    assert screen.disputed({"annotator": "ann"}) == {"count": 0, "prompts": []}
     new_project(ctx.db)
     assert (
         screen.presence({"annotator": "ann"})["project_created_at"]
@@ -251,7 +251,7 @@ def test_the_figures_that_a_page_polls(ctx, monkeypatch):
 
 def test_disputes_are_shown_to_experts_only(ctx, monkeypatch):
     lab = ctx.as_multi_user(open_to_all=True)
-    shown = {"count": 1, "pairs": [{"id": 1, "turns": []}]}
+    shown = {"count": 1, "prompts": [[]]}
     monkeypatch.setattr(label, "disputed_view", lambda *_: shown)
     monkeypatch.setattr(Context, "annotator_or_empty", lambda _, name: name)
     monkeypatch.setattr(label, "is_expert", lambda _, name: name == "Eve")

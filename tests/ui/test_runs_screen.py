@@ -198,7 +198,17 @@ def test_a_setting_missing_from_an_old_config_has_its_default(ctx, make):
     old, new = (store.get_run(ctx.db, make(name)) for name in ("old", "new"))
     del old.config["beta"]
     assert setting_differences(ctx.db, [old, new]) == []
-    assert compare_runs(ctx.db, [old, new], "no/such")["runs"][0]["points"] == []
+
+
+def test_an_unknown_metric_is_not_repeated_to_the_page(ctx, screen, make):
+    """Whatever was sent: the reply names a metric of these runs, or one that the lab draws."""
+    run = make("a", {1: {"custom/term": 1.0}, 2: {"custom/term": 2.0}})
+    for sent, drawn in (
+        ("custom/term", "custom/term"), ("objective/kl", "objective/kl"), ("", SCORE), ("x" * 5000, SCORE), ("<b>", SCORE)
+    ):  # fmt: skip
+        reply = screen.compare({"runs": [run], "metric": sent})
+        assert (reply["metric"], bool(reply["runs"][0]["points"])) == (drawn, sent == "custom/term")
+    assert screen.compare({"metric": "custom/term"})["metric"] == SCORE
 
 
 def test_rename_resume_and_delete(ctx, screen, make, monkeypatch):

@@ -62,8 +62,9 @@ def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(
     ("change", "message"),
     [
         ({"contestants": ["base"]}, "2 to 8 different models; 1"),
-        ({"contestants": ["base", "run/9/40"]}, 'run/9/40" does not exist'),
-        ({"contestants": ["base", "../x"]}, "does not exist"),
+        ({"contestants": ["base", "run/9/40"]}, "does not have this model"),
+        ({"contestants": ["base", "run/1/latest"]}, "does not have this model"),
+        ({"contestants": ["base", "../x"]}, "does not have this model"),
         ({"prompts": "65"}, "from 1 to 64"),
         ({"reward_model_id": ""}, "Best of 4 needs a reward model"),
     ],

@@ -70,10 +70,6 @@ class Jobs(TypedDict):
     jobs: list[int]
 
 
-class NewPair(TypedDict):
-    pair_id: int
-
-
 class RunSteps(TypedDict):
     """The steps with a checkpoint of the chosen run, and the best of them."""
 
@@ -168,8 +164,9 @@ def ask(ctx: Context, payload: AskPayload) -> Jobs:
 
 
 @api.action(AnswersPayload, limit=ENGINE)
-def make_pair(ctx: Context, payload: AnswersPayload) -> NewPair:
-    return {"pair_id": label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))}
+def make_pair(ctx: Context, payload: AnswersPayload) -> None:
+    """Nothing is replied: a pair's own id tells how old it is, and pages name pairs by other ids (`voting.shown_as`)."""
+    label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))
 
 
 @api.action(AnswersPayload, limit=ENGINE)
@@ -232,8 +229,8 @@ def answer_view(job: Job, stop_ids: Collection[int] = ()) -> Answer:
     }
 
 
-def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int:
-    """Make a pair of two complete answers, which this person gets as the next pair under Label; returns its id.
+def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> None:
+    """Make a pair of two complete answers, which this person gets as the next pair under Label.
 
     Raises LabelError.
     """
@@ -256,4 +253,3 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> int
     check_may_hold(ctx, annotator, rules)
     pair = add_chat_pair(ctx.db, ctx.project.id, prompt, first, second)
     lease_on_top(ctx.db, pair.id, annotator, rules)
-    return pair.id

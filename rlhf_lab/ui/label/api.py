@@ -165,7 +165,7 @@ def disputed(ctx: Context, query: Payload) -> Disputes:
     """Empty for all who are no experts."""
     annotator, project_id = ctx.annotator_or_empty(query.annotator), ctx.project.id
     if not annotator or not is_expert(ctx, annotator):
-        return {"count": 0, "pairs": []}
+        return {"count": 0, "prompts": []}
     return ctx.cache.get(("disputes", project_id), DISPUTES_CACHED_S, lambda: disputed_view(ctx, project_id))
 
 

@@ -58,7 +58,7 @@ class Label {
     this.note = '';
     this.isEditing = false; // whether the choice of a text opens the editor
     this.marksDifferences = false; // whether differing words are marked
-    this.disputes = /** @type {import('../api_types').Disputes} */ ({ count: 0, pairs: [] }); // for experts
+    this.disputes = /** @type {import('../api_types').Disputes} */ ({ count: 0, prompts: [] }); // for experts
   }
 
   start() {
@@ -436,9 +436,7 @@ class Label {
       </p>
       <button type="button" class="lab-button small" data-do="adjudicate" onclick=${decide}>Decide them</button>
       <ul>
-        ${this.disputes.pairs.map(
-          (pair) => html`<li data-pair=${pair.id}>${promptView(pair.turns, 'muted brief')}</li>`,
-        )}
+        ${this.disputes.prompts.map((turns) => html`<li>${promptView(turns, 'muted brief')}</li>`)}
       </ul>
     </details>`;
   }

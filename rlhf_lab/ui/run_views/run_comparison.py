@@ -19,6 +19,7 @@ from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_names, metric_series
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_summary import JsonPoint, RunView
+from rlhf_lab.ui.shared.charts import CURVES
 
 MAX_RUNS = 8
 MAX_POINTS = 600  # of a curve over the steps
@@ -45,19 +46,21 @@ class SettingDifference(TypedDict):
 
 
 class RunComparison(TypedDict):
-    """metrics: the names of all metrics of these runs."""
+    """metrics: the names of all metrics of these runs. metric: the one that is drawn."""
 
     runs: list[ComparedRun]
+    metric: str
     metrics: list[str]
     setting_differences: list[SettingDifference]
 
 
 def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> RunComparison:
-    """Everything that the charts and the table of these runs show."""
+    """Everything that the charts and the table of these runs show; the score in place of an unknown metric."""
     compared_runs: list[ComparedRun] = []
-    metrics: set[str] = set()
+    metrics = {name for run in selected_runs for name in metric_names(db, run.id)}
+    if metric not in metrics and metric not in {curve.metric for curve in CURVES}:
+        metric = SCORE
     for run in selected_runs:
-        metrics.update(metric_names(db, run.id))
         curves = metric_series(db, run.id, [KL, SCORE, GOLD], max_points=NO_POINT_LIMIT)
         points = metric_series(db, run.id, [metric], max_points=MAX_POINTS)[metric]
         compared_runs.append(
@@ -72,6 +75,7 @@ def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> Run
     return {
         "runs": compared_runs,
         "metrics": sorted(metrics),
+        "metric": metric,
         "setting_differences": setting_differences(db, selected_runs),
     }
 

@@ -105,7 +105,6 @@ class RunsOverview(TypedDict):
 
 class Comparison(RunComparison):
     revision: str
-    metric: str
 
 
 def build(ctx: Context) -> None:
@@ -157,7 +156,7 @@ def compare(ctx: Context, query: ComparisonQuery) -> Comparison | None:
     revision = revision_of([query.metric, [(run.id, run.name, run.updated_at) for run in selected_runs]])
     if query.revision == revision:
         return None
-    return {**compare_runs(ctx.db, selected_runs, query.metric), "revision": revision, "metric": query.metric}
+    return {**compare_runs(ctx.db, selected_runs, query.metric), "revision": revision}
 
 
 @api.read(ExportProgressQuery)

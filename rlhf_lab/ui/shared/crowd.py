@@ -34,16 +34,11 @@ class Standing(NamedTuple):
     note: str = ""
 
 
-class DisputedPair(TypedDict):
-    id: int
-    turns: Chat
-
-
 class Disputes(TypedDict):
-    """The number of pairs about which people disagree, and the prompts of the first ones, without the votes."""
+    """The number of pairs about which people disagree, and the prompts of the first ones, without votes and numbers."""
 
     count: int
-    pairs: list[DisputedPair]
+    prompts: list[Chat]
 
 
 class GoldRow(TypedDict):
@@ -97,7 +92,7 @@ def require_expert(ctx: Context, annotator: str) -> None:
 
 def disputed_view(ctx: Context, project_id: int) -> Disputes:
     count, pairs = disputed_pairs(ctx.db, project_id, "")
-    return {"count": count, "pairs": [{"id": pair.id, "turns": turns_of_prompt(pair.prompt.text)} for pair in pairs]}
+    return {"count": count, "prompts": [turns_of_prompt(pair.prompt.text) for pair in pairs]}
 
 
 def sees_comparisons(ctx: Context) -> bool:

@@ -1,18 +1,23 @@
 """Texts that a page requests from the engine: models, sampling settings, who may see the texts, and results."""
 
+import contextlib
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
+from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, Job
 from rlhf_lab.common.text import cut_length
-from rlhf_lab.errors import LabError, NotFoundError
+from rlhf_lab.errors import LabError, NotFoundError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import DecimalNumber, Payload
 
@@ -24,6 +29,7 @@ MAX_QUEUED_JOBS = 24  # short jobs of all pages together
 MAX_JOBS_OF_VISITOR, MAX_JOBS_OF_ADDRESS = 6, 18
 SHORT_JOBS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)
 BEST_OF_CHOICES = (4, 16)
+CHECKPOINT = re.compile(r"run/([0-9]{1,18})/(latest|best|[0-9]{1,18})")
 
 
 class SamplingPayload(Payload):
@@ -63,8 +69,10 @@ def check_queue_capacity(ctx: Context) -> list[Job]:
 
 
 def submit_short_jobs(ctx: Context, kind: JobKind, requester: str, payloads: Sequence[dict[str, Any]]) -> list[Job]:
-    """Submit jobs of a person and start an engine. Raises LabError if too many of all people, of this person, or of their address
-    are unfinished."""
+    """Submit jobs of a person and start an engine. Raises LabError for a model that the open project does not have, and if too
+    many jobs of all people, of this person, or of their address are unfinished."""
+    for payload in payloads:
+        check_model(ctx, payload.get("checkpoint", "base"))
     queued, address = check_queue_capacity(ctx), ctx.client_address()
     if ctx.access.is_multi_user and not ctx.is_operator():
         own = sum(job.payload.get(REQUESTER_KEY) == requester for job in queued)
@@ -109,6 +117,21 @@ def submit_completions(
         common["reward_model_id"] = get_reward_model(ctx.db, reward_model_id).id
     job_payloads = [common | build_job_payload(model, prompts, reward_model_id) for model in models]
     return submit_short_jobs(ctx, JobKind.COMPLETE, requester, job_payloads)
+
+
+def check_model(ctx: Context, model: str, *, with_step: bool = False) -> None:
+    """Raises LabError unless this is "base", or a checkpoint of a run of the open project. The engine says what is wrong with the
+    files of the newest or the best one. with_step: these two names are refused."""
+    if model == "base":
+        return
+    if match := CHECKPOINT.fullmatch(model):
+        with contextlib.suppress(StoreError):
+            run, step = get_run(ctx.db, int(match[1])), match[2]
+            steps = checkpoint_steps(run_folder(ctx.home, run.id))
+            has_model = int(step) in steps if step.isdigit() else not with_step
+            if run.project_id == ctx.project.id and has_model:
+                return
+    raise LabError("The open project does not have this model (any more). Reload the page and choose again.")
 
 
 def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:

@@ -13,9 +13,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
-from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job, PairKey, Role, Tournament, TournamentAnswer
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
@@ -34,7 +32,6 @@ from rlhf_lab.quality.tournament import (
 )
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import get_reward_model
-from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.tournaments import (
     LEASE_S,
     add_tournament,
@@ -49,7 +46,7 @@ from rlhf_lab.ui.compare.blind_results import PairToJudge
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ANSWER
 from rlhf_lab.ui.shared.api import Api, FieldError, Payload
-from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_queue_capacity
+from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_model, check_queue_capacity
 
 api = Api("tournament")
 MAX_CONTESTANTS = 8
@@ -164,7 +161,8 @@ def submit_tournament(ctx: Context, payload: StartTournamentPayload) -> Tourname
     if not 2 <= len(contestants) <= MAX_CONTESTANTS:
         raise LabError(f"A tournament needs 2 to {MAX_CONTESTANTS} different models; {len(contestants)} are chosen.")
     for contestant in contestants:
-        _check_contestant(ctx, contestant)
+        if contestant != BEST_OF_4:
+            check_model(ctx, contestant, with_step=True)
     reward_model_id = payload.reward_model_id or None
     if reward_model_id is not None:
         reward_model_id = get_reward_model(ctx.db, reward_model_id).id
@@ -190,18 +188,6 @@ def submit_tournament(ctx: Context, payload: StartTournamentPayload) -> Tourname
     tournament = add_tournament(ctx.db, ctx.project.id, job.id)
     engine_process.ensure_engine(ctx.db, ctx.home)
     return tournament
-
-
-def _check_contestant(ctx: Context, model: str) -> None:
-    """Raises LabError for a model that this project does not have."""
-    parts = model.split("/")
-    if model in ("base", BEST_OF_4):
-        return
-    with contextlib.suppress(StoreError, ValueError):
-        run = get_run(ctx.db, int(parts[1])) if len(parts) == 3 and parts[0] == "run" else None
-        if run and run.project_id == ctx.project.id and int(parts[2]) in checkpoint_steps(run_folder(ctx.home, run.id)):
-            return
-    raise LabError(f'"{model}" does not exist. Reload the page and choose the contestants again.')
 
 
 def judge(ctx: Context, payload: TournamentAnswerPayload, annotator: str) -> TournamentState:
