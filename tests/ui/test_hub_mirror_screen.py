@@ -7,10 +7,9 @@ import pytest
 
 from rlhf_lab.backup.mirror_records import MirrorState
 from rlhf_lab.backup.mirror_settings import MirrorSettings, read_settings, write_settings
-from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
-from rlhf_lab.ui.shared.api import parse_payload
+from rlhf_lab.ui.shared.api import FieldError, parse_payload
 
 ENTERED = MirrorSettings("someone/lab", "hf_secret")
 
@@ -59,7 +58,7 @@ def test_the_operator_stops_saving(screen, ctx):
 def test_an_error_repeats_no_token(screen):
     reply = screen.set_up({"repository": "lab", "token": "hf_theirs"})
     assert reply["error"] == '"lab" is no name of a repository on the Hub. Write OWNER/NAME.'
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(FieldError, match="Token: a text has more than 1,000") as error:
         parse_payload(hub_mirror.MirrorSetUp, {"token": "hf_theirs" * 200})
     assert "hf_theirs" not in str(error.value)
     assert "hf_theirs" not in repr(parse_payload(hub_mirror.MirrorSetUp, {"token": "hf_theirs"}))

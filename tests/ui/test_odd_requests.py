@@ -13,11 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.config.demo import DemoConfig
+from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.page import APIS
 from rlhf_lab.ui.request_checks import BadRequestError, parse_json
-from rlhf_lab.ui.shared.api import UNUSABLE_REQUEST_MESSAGE, Requests
+from rlhf_lab.ui.shared.api import MAX_TEXT_CHARS, UNUSABLE_REQUEST_MESSAGE, Requests, parse_payload
 
 ODD = (
     None, True, 0, -1, 1, 2, 2**63 - 1, -(2**63) + 1, 1e308, 5e-324, "", "x", "1", "-1", "\ud800", "a\0b", "é" * 300,
@@ -89,6 +90,35 @@ def check(requests, some_cases):
         if requests.ctx.access.is_multi_user:
             assert str(requests.ctx.home) not in json.dumps(answer), (path, str(payload)[:500])
         assert answer.get("error") != UNUSABLE_REQUEST_MESSAGE, (path, str(payload)[:500])
+
+
+LONG = "x" * (MAX_TEXT_CHARS + 1)
+TOO_LONG = (LONG, [LONG], {LONG: 1}, {"a": LONG}, [{"role": "user", "content": LONG}], [[LONG]], {"x": {"y": LONG}})
+
+
+@pytest.mark.parametrize("requests", ["operator"], indirect=True)
+def test_no_message_repeats_a_text_of_any_length(requests):
+    """Not those of the log either: no handler gets a text that is longer than its field allows."""
+    count = 0
+    for path, endpoint in sorted(requests.endpoints.items()):
+        fields = endpoint.payload.model_fields
+        defaults = {name: ordinary(field) for name, field in fields.items() if field.is_required()}
+        for name in fields:
+            for value in TOO_LONG:
+                message = refusal(endpoint, {**defaults, name: value})
+                assert 0 < len(message) < 300, (path, name, message[:300])
+                count += "has more than" in message
+            assert len(refusal(endpoint, {**defaults, name: "9" * 100_000})) < 300, (path, name)
+    assert count > 100
+
+
+def refusal(endpoint, data):
+    """Why data are refused before the handler gets them; "" if they are not."""
+    try:
+        parse_payload(endpoint.payload, data)
+    except LabError as error:
+        return str(error)
+    return ""
 
 
 def test_a_sample_of_odd_requests(requests):

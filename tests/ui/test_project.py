@@ -263,7 +263,7 @@ def test_custom_prompts_are_previewed_and_used(ctx):
         (new(seed=2**31), FieldError, "0 to"),
         (new(model=""), ModelError, "neither"),
         (new(model="/no/such"), ModelError, "neither"),
-        (new(system_prompt="x" * 10_001), ConfigError, "no usable system prompt"),
+        (new(system_prompt="x" * 10_001), FieldError, "System prompt: a text has more than 10,000 characters"),
         ({}, ConfigError, "no usable model"),
     ],
 )

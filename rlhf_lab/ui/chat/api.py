@@ -26,7 +26,7 @@ from rlhf_lab.store.projects import get_labelling_config, prompts
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
-from rlhf_lab.ui.shared.api import Api, DecimalNumber, FieldError, Payload
+from rlhf_lab.ui.shared.api import Api, DecimalNumber, FieldError, LongText, Payload
 from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
 from rlhf_lab.ui.shared.voting import check_may_hold
 from rlhf_lab.ui.shared.widgets import widget
@@ -43,7 +43,7 @@ BEGINNING_WORDS = 3  # examples differ in them
 
 class Turn(BaseModel):
     role: Literal["user", "assistant"]
-    content: str
+    content: LongText
 
 
 class AskPayload(SamplingPayload):

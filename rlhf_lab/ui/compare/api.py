@@ -28,7 +28,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id, reward_model_label
 from rlhf_lab.ui.run_views.stage_estimates import completions_sentence, tournament_sentence
-from rlhf_lab.ui.shared.api import Api, FieldError, Payload
+from rlhf_lab.ui.shared.api import Api, FieldError, LongText, Payload
 from rlhf_lab.ui.shared.generation_requests import (
     BEST_OF_CHOICES,
     MAX_COLUMNS,
@@ -63,7 +63,7 @@ class JobsQuery(Payload):
 
 
 class ComparePayload(SamplingPayload):
-    prompt: str = ""
+    prompt: LongText = ""
     samples: int = Field(title="samples each", ge=1, le=MAX_SAMPLES)
 
 

@@ -26,7 +26,7 @@ from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.network import is_loopback, parse_proxy_url
 from rlhf_lab.ui.run_views.run_feed import runs_note
-from rlhf_lab.ui.shared.api import Api, Message, Payload
+from rlhf_lab.ui.shared.api import Api, LongText, Message, Payload
 from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
 from rlhf_lab.ui.shared.forms import parse_value
 from rlhf_lab.ui.shared.presence import PRESENCE
@@ -41,7 +41,7 @@ PASSWORD_FILE_NOTE = " The name is also in the password file: remove its line an
 class RulesPayload(Payload):
     """rules: values of the project's LabellingConfig, by name."""
 
-    rules: dict[str, Any]
+    rules: dict[str, LongText | int | float | bool | None]
 
 
 class InvitationQuery(Payload):

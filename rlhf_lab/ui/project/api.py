@@ -42,7 +42,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENTER
 from rlhf_lab.ui.middleware import folder_size
 from rlhf_lab.ui.run_views.run_feed import runs_note
-from rlhf_lab.ui.shared.api import Api, DecimalNumber, Message, Payload
+from rlhf_lab.ui.shared.api import Api, DecimalNumber, LongText, Message, Payload
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("project")
@@ -113,7 +113,7 @@ class ModelPayload(Payload):
 class PromptsPayload(Payload):
     """text, file: the person's own prompts, and the name of their file."""
 
-    text: str = ""
+    text: LongText = ""
     file: str = ""
 
     def prompts(self) -> list[str]:
@@ -130,7 +130,7 @@ class NewProjectPayload(ModelPayload, PromptsPayload):
     temperature: OptionalNumber = Field(default=None, title="temperature", ge=0.05, le=5)
     seed: int = Field(default=0, title="seed", ge=0, le=MAX_SEED)
     system_prompt: str = Field(default="", max_length=MAX_SYSTEM_PROMPT_CHARS)
-    template_arguments: str = ""
+    template_arguments: LongText = ""
     confirmed: bool = False
 
 

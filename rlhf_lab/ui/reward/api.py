@@ -31,7 +31,7 @@ from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
-from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
 from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, SettingsQuery, parse_settings
@@ -76,8 +76,8 @@ class TrainAsVisitor(Payload):
 
 class ExplainText(Payload):
     model: int
-    prompt: str = ""
-    text: str = ""
+    prompt: LongText = ""
+    text: LongText = ""
 
 
 class ChooseAttribute(Payload):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -28,6 +28,7 @@ from starlette.routing import Route
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
+from rlhf_lab.common.text import cut_middle
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.gradio_patches import set_current_request
@@ -38,16 +39,23 @@ log = logging.getLogger("rlhf_lab.ui.requests")
 REVISION_HEADER = "x-lab-revision"
 UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
 SLOW_S = 2.0
+#: Of a name, an identifier or another short text in a request. Messages repeat them.
+MAX_NAME_CHARS = 1_000
+MAX_TEXT_CHARS = 1_000_000
+MAX_TYPED_CHARS = 100  # of an invalid number, in a message
+#: A text that people write, such as a prompt or a note.
+LongText = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
 
 
 class Payload(BaseModel):
-    """What the page sends with a request; subclasses define the fields. Unknown keys are ignored.
+    """What the page sends with a request; subclasses define the fields. Unknown keys are ignored. Every text has at most
+    MAX_NAME_CHARS characters, unless its field says otherwise (`LongText`).
 
     annotator: the name that the page sends for its visitor (`Context.annotator_name`). A number that a person types has a title,
     the label of its field on the page; errors are then shown at that field.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", str_max_length=MAX_NAME_CHARS)
 
     annotator: str | None = None
 
@@ -131,18 +139,22 @@ def act_limits(apis: Iterable[Api]) -> Mapping[str, Limit]:
 
 
 def parse_payload(model: type[PayloadT], data: Any) -> PayloadT:
-    """Raises ConfigError, naming the field, for data that does not fit the model; FieldError for a field with a title."""
+    """Raises ConfigError, naming the field, for data that does not fit the model; FieldError for a text that is too long, and for
+    a field with a title."""
     try:
         return model.model_validate(data if isinstance(data, dict) else {})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0]) if problem["loc"] else "request"
     info = model.model_fields.get(name)
+    if problem["type"] == "string_too_long":
+        what, count = name.replace("_", " "), problem["ctx"]["max_length"]
+        raise FieldError(name, f"{what[:1].upper()}{what[1:]}: a text has more than {count:,} characters. Shorten it.")
     if info is None or info.title is None:
         raise unusable(name)
     type_text = "a whole number" if info.annotation is int else "a number"
     low, high = (next(getattr(item, end) for item in info.metadata if hasattr(item, end)) for end in ("ge", "le"))
-    typed = str(data.get(name, "")).strip()
+    typed = cut_middle(str(data.get(name, "")).strip(), MAX_TYPED_CHARS)
     raise FieldError(name, f'{info.title} = "{typed}": give {type_text} from {low:,} to {high:,}.')
 
 

@@ -23,7 +23,7 @@ from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import MAX_LEASES_OF_ADDRESS
-from rlhf_lab.ui.shared.api import Payload
+from rlhf_lab.ui.shared.api import LongText, Payload
 from rlhf_lab.ui.shared.crowd import is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
@@ -101,7 +101,7 @@ class Answer(Payload):
     uuid: str
     choice: Literal["left", "right", "tie", "both_bad", "skip"]
     strength: Strength | Literal[""] = ""
-    note: str = ""
+    note: LongText = ""
     duration_ms: int = 0
 
 
@@ -109,7 +109,7 @@ class VotePayload(Answer):
     """edit: the better text as the person would have written it; "" without an edit."""
 
     pair_id: int
-    edit: str = ""
+    edit: LongText = ""
 
 
 class ChangePayload(Answer):

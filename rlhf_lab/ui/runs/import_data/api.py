@@ -19,7 +19,7 @@ from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.import_process import (
     FILE_SUFFIXES,
     REPOSITORY_ROOT,
@@ -51,7 +51,7 @@ class DataPayload(Payload):
     split: str = "train"
     config: str = ""
     column_mapping: dict[str, str] = Field(default_factory=dict)
-    choices: str = ""
+    choices: LongText = ""
     answers: list[str] = Field(default_factory=list)
     source: Source
     default_annotator: str = ""

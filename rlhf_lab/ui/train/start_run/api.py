@@ -26,7 +26,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_MODELS
 from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
-from rlhf_lab.ui.shared.api import Api, Payload
+from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.forms import (
     FILL_FIELDS,
     SEND_VALUES,
@@ -84,7 +84,7 @@ class StartRun(SettingsQuery):
 
     reward_model: int
     name: str = ""
-    reward_terms: str = ""
+    reward_terms: LongText = ""
     ptx_file: str = ""
     ptx_column: str = ""
 
