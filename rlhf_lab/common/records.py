@@ -95,7 +95,7 @@ class Vote:
     uuid: created by the client, so that a repeated request is stored only once. first_on_left: whether the first completion was
     shown on the left. response_ms: None for judges. repeat: a second vote of the same person on a pair, which measures
     consistency and is not a label. via: "page", "api" … import_id: None for votes cast in this lab. adjudication: an expert's
-    decision on a disputed pair.
+    decision on a disputed pair. taken_out: undone by the operator.
     """
 
     uuid: str
@@ -114,6 +114,7 @@ class Vote:
     via: str = "page"
     import_id: int | None = None
     adjudication: bool = False
+    taken_out: bool = False
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,11 @@ def restore_vote(db: Database, project_id: int, vote_id: int) -> None:
             raise StaleVoteError("That label cannot be put back: its pair has been labelled again, or it is gone.")
         own_lease = and_(t.leases.c.pair_id == row.pair_id, t.leases.c.annotator == row.annotator)
         conn.execute(delete(t.leases).where(own_lease))
-        update_vote(conn, vote_id, undone_at=None)
+        update_vote(conn, vote_id, undone_at=None, taken_out=False)
 
 
 def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
-    """Undo a live vote, so that its annotator is shown the pair again.
+    """Undo a live vote, so that its annotator is shown the pair again. They cannot redo it.
 
     Raises StaleVoteError if there is no such live vote in this project (any more).
     """
@@ -103,4 +103,4 @@ def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
     with db.write() as conn:
         if conn.execute(query).scalar() is None:
             raise StaleVoteError("That vote has been changed or undone. Reload the page.")
-        update_vote(conn, vote_id, undone_at=time.time())
+        update_vote(conn, vote_id, undone_at=time.time(), taken_out=True)

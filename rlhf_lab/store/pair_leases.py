@@ -294,11 +294,18 @@ def undo_last_vote(
 
 
 def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None:
-    """Restore the vote that was undone last, unless another one was cast since. Returns None if there is nothing to redo.
+    """Restore the vote that this person undid last, unless another one was cast since. Returns None if there is nothing to redo.
 
-    A vote that was undone with its import stays undone.
+    A vote that was undone with its import, taken out by the operator, or replaced by another one stays undone.
     """
-    v, i = t.votes.c, t.imports.c
+    v, i, newer = t.votes.c, t.imports.c, t.votes.alias("newer").c
+    is_replaced = (
+        select(newer.id)
+        .where(newer.pair_id == v.pair_id, newer.annotator == v.annotator, newer.id > v.id)
+        .where(newer.repeat == v.repeat, newer.adjudication == v.adjudication)
+        .correlate(t.votes)
+        .exists()
+    )
     import_was_undone = (
         select(i.id).where(i.id == v.import_id, i.taken_back_at.is_not(None)).correlate(t.votes).exists()
     )
@@ -306,7 +313,9 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
     own_votes = select(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(own_vote)
     with db.write() as conn:
         undone = conn.execute(
-            own_votes.where(v.undone_at.is_not(None)).order_by(v.undone_at.desc(), v.id).limit(1)
+            own_votes.where(v.undone_at.is_not(None), v.taken_out.is_(False), ~is_replaced)
+            .order_by(v.undone_at.desc(), v.id)
+            .limit(1)
         ).first()
         latest = conn.execute(own_votes.with_only_columns(func.max(v.created_at)).where(v.undone_at.is_(None))).scalar()
         if undone is None or (latest is not None and latest >= undone.undone_at):

@@ -57,7 +57,7 @@ from rlhf_lab.store.column_types import (
     table_without_id_reuse,
 )
 
-SCHEMA_VERSION = "0020"
+SCHEMA_VERSION = "0021"
 
 metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
@@ -175,6 +175,7 @@ votes = table_without_id_reuse(
     required("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
     required("adjudication", Boolean, server_default=false()),  # an expert's decision: the label of a disputed pair
+    required("taken_out", Boolean, server_default=false()),  # undone by the operator: its annotator cannot redo it
     Index(None, "annotator", "id"),
 )
 

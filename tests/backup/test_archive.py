@@ -128,7 +128,7 @@ def test_commands(home, tmp_path, capsys):
     file = tmp_path / "folder" / "lab.zip"
     assert main(["backup", str(file), "--home", str(home), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["files"], printed["schema"], printed["bytes"]) == (len(CONTENT), "0020", file.stat().st_size)
+    assert (printed["files"], printed["schema"], printed["bytes"]) == (len(CONTENT), "0021", file.stat().st_size)
     assert main(["backup", str(file), "--home", str(home)]) == 1
     assert "--force" in capsys.readouterr().err
     assert main(["backup", str(file), "--home", str(home), "--force"]) == 0

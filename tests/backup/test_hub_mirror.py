@@ -79,7 +79,7 @@ def test_the_first_save_makes_a_private_repository_with_the_files_of_a_snapshot_
     assert {path: entry["sha256"] for path, entry in manifest["files"].items()} == {
         path: digest for path, digest in files.items() if path != "manifest.json"
     }
-    assert manifest["schema"] == "0020"
+    assert manifest["schema"] == "0021"
     assert saved_rows(hub, tmp_path, VOTERS) == [("Ann",)] * 3
     assert not (mirror.home / ".mirror").exists()
 

@@ -55,7 +55,7 @@ def test_files_of_each_rule(home, tmp_path, rule, steps):
         assert (file.size, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
         if file.path != "lab.db":
             assert content == (home / file.path).read_bytes()
-    assert (snapshot.schema, snapshot.missing) == ("0020", ())
+    assert (snapshot.schema, snapshot.missing) == ("0021", ())
 
 
 def test_secrets_only_on_request(home, tmp_path):

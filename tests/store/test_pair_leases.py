@@ -9,6 +9,7 @@ from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Project, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.quality.queries import request_new_vote, restore_vote
 from rlhf_lab.store import annotators, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import PAIRS_LEFT_FOR_OTHERS, REPEAT_AFTER_VOTES
@@ -211,6 +212,32 @@ def test_votes_undone_before_the_newest_vote_are_not_redone(db, project, make_pa
         pair_leases.undo_last_vote(db, project.id, "ann", RULES)
     assert judge(db, project, "ann", Choice.TIE).pair_id == cast[0].pair_id
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+
+
+def test_a_vote_that_the_operator_took_out_is_not_redone(db, project, make_pairs):
+    make_pairs(4)
+    first, second, third = (judge(db, project, "ann") for _ in range(3))
+    request_new_vote(db, project.id, third.id)
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+    assert lease(db, project, "ann") == third.pair_id  # they are asked again, which makes it no undone vote of theirs
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+    restore_vote(db, project.id, third.id)
+    assert pair_leases.undo_last_vote(db, project.id, "ann", RULES).pair.id == third.pair_id
+    assert pair_leases.redo_last_vote(db, project.id, "ann").id == third.id
+    for taken in (second, third, first):
+        request_new_vote(db, project.id, taken.id)
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+
+
+def test_no_earlier_answer_takes_the_place_of_one_that_the_operator_took_out(db, project, make_pairs):
+    make_pairs(4)
+    earlier = judge(db, project, "ann")
+    later = pair_leases.change_vote(
+        db, project.id, earlier.id, vote(earlier.pair_id, choice=Choice.TIE, uuid="changed")
+    )
+    request_new_vote(db, project.id, later.id)
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+    assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 0
 
 
 def test_own_leases_do_not_make_a_pair_unavailable(db, project, make_pairs):
