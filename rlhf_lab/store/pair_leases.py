@@ -10,7 +10,7 @@ transaction.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -276,18 +276,27 @@ def vote_on_lease(
 
 
 def undo_last_vote(
-    db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
+    db: Database,
+    project_id: int,
+    annotator: str,
+    config: LabellingConfig = DEFAULT_CONFIG,
+    *,
+    now: float | None = None,
+    fixed: Collection[int] = (),
 ) -> Lease | None:
     """Undo this person's last live vote and lease its pair to them again. Returns None if there is nothing to undo.
 
-    An edited answer is undone as a whole, and redone (store/edited_answers.py).
+    An edited answer is undone as a whole, and redone (store/edited_answers.py). fixed: ids of pairs on which their answers stay;
+    raises StaleVoteError for these.
     """
     now = time.time() if now is None else now
     with db.write() as conn:
         undone = mark_last_vote_undone(conn, project_id, annotator)
         if undone is None:
             return None
+        _check_not_fixed(undone, fixed)
         undone = undo_edited(conn, undone) or undone
+        _check_not_fixed(undone, fixed)
         leased_at = _top_of_stack(conn, annotator, now) + STACK_GAP_S
         selected = _Selected(undone.pair_id, undone.repeat, undone.adjudication)
         return _save_stack(conn, [selected], annotator, config, now, leased_at)[0]
@@ -327,10 +336,18 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
         return update_vote(conn, undone.id, undone_at=None)
 
 
-def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> Vote:
+def _check_not_fixed(vote: Vote, fixed: Collection[int]) -> None:
+    if vote.pair_id in fixed:
+        raise StaleVoteError(
+            "The reports show how others have answered this pair, so your answer stays as it is. Nothing was changed."
+        )
+
+
+def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote, fixed: Collection[int] = ()) -> Vote:
     """Replace a vote by another one on the same pair; the old row stays, marked as undone. A repeated uuid changes nothing.
 
-    Sides and repeat are taken from the old vote. Raises StaleVoteError if this person has no such live vote.
+    Sides and repeat are taken from the old vote. Raises StaleVoteError if this person has no such live vote, and for one on the
+    fixed pairs.
     """
     check_vote(new_vote)
     query = live_votes_query(project_id, Source.HUMAN, t.votes.c.id)
@@ -341,6 +358,7 @@ def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> 
         if conn.execute(query.where(own_vote)).scalar() is None:
             raise StaleVoteError("That vote was deleted or undone; nothing was changed. Reload the page.")
         old = update_vote(conn, vote_id, undone_at=time.time())
+        _check_not_fixed(old, fixed)
         return insert_vote(
             conn,
             replace(

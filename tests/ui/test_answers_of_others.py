@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
+from support.page_requests import requests_of
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Role, Vote
@@ -13,8 +14,9 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.project_people import set_expert
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.reward_models import add_reward_model
-from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.store.votes import cast_vote, find_vote, vote_history
 from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs.quality import api as quality
 
@@ -91,11 +93,53 @@ def test_a_pair_that_may_come_back_as_a_hidden_repeat_is_not_judged_yet(lab, act
 
 
 def test_an_expert_may_still_have_to_decide_a_pair(lab, act_as):
+    """Also one on which people agree so far: the next answer may differ."""
     set_expert(lab.ctx.db, lab.ctx.project.id, "Ann", True)
+    lab.cast("Ann", 2, Choice.FIRST)
     act_as("Ann")
     assert shown_pairs(lab) == (set(),) * 3
     lab.cast("Eve", 0, Choice.FIRST, adjudication=True)
+    lab.cast("Eve", 2, Choice.SKIP, adjudication=True)
     assert shown_pairs(lab) == ({0},) * 3
+
+
+def test_who_has_seen_the_answers_of_others_keeps_their_own(lab, act_as):
+    """Both ways to change an answer; those on pairs that no report shows can still be changed."""
+    act_as("Ann")
+    screen = requests_of(lab.ctx, label.api)
+    assert shown_pairs(lab) == ({0},) * 3
+    (seen,) = [vote for vote, _ in vote_history(lab.ctx.db, lab.ctx.project.id, "Ann") if vote.choice is Choice.SECOND]
+    amended = screen.amend({"vote_id": seen.id, "uuid": "again", "choice": "tie"})
+    assert "your answer stays as it is" in amended["notice"]
+    assert "was undone" in screen.undo()["notice"]  # the skipped pair
+    assert "your answer stays as it is" in screen.undo()["notice"]
+    assert shown_pairs(lab) == ({0},) * 3
+    assert find_vote(lab.ctx.db, seen.uuid) == seen
+
+
+def test_an_answer_can_be_changed_as_long_as_the_others_are_hidden(lab, act_as):
+    new, *_ = newest_pairs(lab.ctx.db, lab.ctx.project.id, 4)
+    vote = cast_vote(lab.ctx.db, Vote("own", new.id, "Ann", Source.HUMAN, Choice.FIRST, True))
+    cast_vote(lab.ctx.db, Vote("other", new.id, "Bob", Source.HUMAN, Choice.FIRST, True))
+    act_as("Ann")
+    screen = requests_of(lab.ctx, label.api)
+    assert "was changed" in screen.amend({"vote_id": vote.id, "uuid": "b", "choice": "tie"})["notice"]
+    assert "was undone" in screen.undo()["notice"]
+
+
+def test_an_own_answer_in_a_report_can_be_changed(lab, act_as):
+    """Bob's answers are shown, but nobody else's on the second and third pair."""
+    act_as("Bob")
+    screen = requests_of(lab.ctx, label.api)
+    assert ["was undone" in screen.undo()["notice"] for _ in range(3)] == [True, True, False]
+
+
+def test_nothing_is_fixed_where_it_would_reveal_a_gold_pair(lab, act_as):
+    """Reports show no answers there, so everybody may change theirs, whoever else has judged the pair."""
+    set_labelling_config(lab.ctx.db, lab.ctx.project.id, LabellingConfig(gold_rate=0.2))
+    act_as("Ann")
+    screen = requests_of(lab.ctx, label.api)
+    assert ["was undone" in screen.undo()["notice"] for _ in range(2)] == [True, True]
 
 
 def test_answers_of_a_judge_are_shown_to_everybody(lab, act_as):

@@ -26,6 +26,7 @@ from rlhf_lab.ui.shared.crowd import (
     Disputes,
     annotator_notice,
     disputed_view,
+    fixed_pairs,
     is_expert,
     pause_text,
     refuse_if_paused,
@@ -207,7 +208,11 @@ def undo(ctx: Context, payload: LabelPayload) -> LabelState:
         return state(ctx, annotator)
     rules = get_labelling_config(ctx.db, project.id)
     voting.check_may_hold(ctx, annotator, rules)
-    undone = undo_last_vote(ctx.db, project.id, annotator, rules)
+    try:
+        fixed = fixed_pairs(ctx, payload.annotator)
+        undone = undo_last_vote(ctx.db, project.id, annotator, rules, fixed=fixed)
+    except StaleVoteError as error:
+        return state(ctx, annotator, notice=str(error))
     if undone is not None:
         ctx.instant_reward.forget_votes(annotator, undone.pair.id)
     notice = "There is nothing to undo." if undone is None else "Your last answer was undone."

@@ -10,10 +10,11 @@ from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.config.labelling import GoldRule, LabellingConfig
 from rlhf_lab.errors import NotAllowedError
-from rlhf_lab.store.adjudication import disputed_pair_ids, disputed_pairs
+from rlhf_lab.store.adjudication import disputed_pairs
 from rlhf_lab.store.gold_pairs import GoldResult, count_gold_pairs, gold_results, result_at_last_look
 from rlhf_lab.store.project_people import experts
 from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.vote_table import code, current_votes
 from rlhf_lab.ui.context import Context
 
@@ -108,7 +109,7 @@ def sees_comparisons(ctx: Context) -> bool:
 
 def visible_votes(ctx: Context, vote_ids: Iterable[int], claimed_name: object) -> list[int]:
     """Those of these votes whose answer the visitor may see: never that of another person on a pair that the visitor may still be
-    asked to judge, as an ordinary pair, a hidden repeat or an expert.
+    asked to judge, as an ordinary pair, a hidden repeat or an expert, to whom any pair may come until one has decided it.
 
     The operator may see all, and everybody a judge's.
     """
@@ -123,10 +124,24 @@ def visible_votes(ctx: Context, vote_ids: Iterable[int], claimed_name: object) -
     is_settled = np.zeros(len(votes.pair_id), np.bool_)
     is_settled[votes.pair[own]] = True
     if annotator in experts(ctx.db, project_id):
-        is_settled[votes.positions_of_pairs(disputed_pair_ids(ctx.db, project_id, annotator))] = False
+        is_decided = np.zeros(len(votes.pair_id), np.bool_)
+        is_decided[votes.pair[votes.live & votes.adjudication & (votes.choice != code(Choice.SKIP))]] = True
+        is_settled &= is_decided
     is_visible = is_settled[votes.pair] | (votes.source == code(Source.SIMULATED))
     visible = set(votes.vote_id[is_visible & np.isin(votes.vote_id, ids)].tolist())
     return [vote_id for vote_id in ids if vote_id in visible]
+
+
+def fixed_pairs(ctx: Context, claimed_name: object) -> set[int]:
+    """Ids of the pairs on which the visitor's answer stays as it is, because reports may have shown them another person's. The
+    operator, who sees all answers, may change theirs."""
+    if ctx.is_operator() or not sees_comparisons(ctx):
+        return set()
+    models = list_reward_models(ctx.db, ctx.project.id)
+    shown = [vote_id for row in models for vote_id in (*dict(row.disagreements), *row.examples)]
+    votes, visible = current_votes(ctx.db, ctx.project.id), visible_votes(ctx, shown, claimed_name)
+    is_of_others = ~votes.cast_by(ctx.annotator_name(claimed_name)) & (votes.source == code(Source.HUMAN))
+    return set(votes.pair_id[votes.pair[is_of_others & np.isin(votes.vote_id, visible)]].tolist())
 
 
 def gold_view(ctx: Context) -> GoldView:

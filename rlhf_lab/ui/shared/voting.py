@@ -24,7 +24,7 @@ from rlhf_lab.store.votes import find_vote, vote_history
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import MAX_LEASES_OF_ADDRESS
 from rlhf_lab.ui.shared.api import LongText, Payload
-from rlhf_lab.ui.shared.crowd import is_expert
+from rlhf_lab.ui.shared.crowd import fixed_pairs, is_expert
 
 CHOICES_BY_SIDE = {"left": (Choice.FIRST, Choice.SECOND), "right": (Choice.SECOND, Choice.FIRST)}
 MAX_NOTE = 1000
@@ -211,7 +211,7 @@ def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
     old = next((vote for vote in votes if vote.id == payload.vote_id), None)
     pair_id, first_on_left = (old.pair_id, old.first_on_left) if old else (0, False)
     new = _vote_of(payload, pair_id, annotator, first_on_left, "page")
-    return pair_leases.change_vote(ctx.db, ctx.project.id, payload.vote_id, new)
+    return pair_leases.change_vote(ctx.db, ctx.project.id, payload.vote_id, new, fixed_pairs(ctx, payload.annotator))
 
 
 def is_stale_project(ctx: Context, created_at: float | None) -> bool:
