@@ -137,16 +137,23 @@ def test_resuming_is_exact(llama_folder, tmp_path, weighted):
     assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
 
 
-def test_a_state_of_other_attributes_leaves_the_slopes(llama_folder):
-    """A saved state names its attributes: slopes of one are none of another."""
-    part, _ = run_trainer(llama_folder)
+@pytest.mark.parametrize(
+    "change",
+    [{"names": ["lists"]}, {"unit": 2.0}, {"mean": [0.5]}, {"slopes": [0.25]}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_state_of_another_reward_model_leaves_the_slopes(llama_folder, change):
+    """After a switch between two models that ignore the same attributes, too: slopes of one are none of the other."""
+    part, scorer = run_trainer(llama_folder)
     curve(part, 2)
     tensors, numbers = part.state.state_dict()
-    assert numbers["ignored_attributes"] == ["length"]
-    resumed, scorer = run_trainer(llama_folder)
-    resumed.state.load_state_dict(tensors, numbers | {"ignored_attributes": ["lists"]})
+    assert numbers["ignored_attributes"] == scorer.correction.to_json()
+    resumed, _ = run_trainer(llama_folder)
+    other = AttributeCorrection.from_json(scorer.correction.to_json() | change)
+    resumed.set_scorer(dataclasses.replace(scorer, correction=other))
+    resumed.state.load_state_dict(tensors, numbers)
     refit = resumed.state.attribute_refit
-    assert torch.equal(refit.correction.slopes, scorer.correction.slopes)
+    assert torch.equal(refit.correction.slopes, other.slopes)
     assert len(refit.rows) == 0
 
 

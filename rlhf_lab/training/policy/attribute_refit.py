@@ -23,11 +23,12 @@ ROWS, SLOPES = "correction.rows", "correction.slopes"  # names in a saved state
 class AttributeRefit:
     """The correction of a run's reward model, which is replaced at each refit; the model belongs to the run alone.
 
-    rows: (R, A + 2) float64 on the CPU, of the responses of the last steps: step, head score, attributes.
+    rows: (R, A + 2) float64 on the CPU, of the responses of the last steps: step, head score, attributes. own_correction: the
+    correction with which the model was trained, as JSON: refitted slopes are those of this model alone.
     """
 
     def __init__(self, model: RewardModel, correction: AttributeCorrection) -> None:
-        self.model = model
+        self.model, self.own_correction = model, correction.to_json()
         self.rows = torch.zeros(0, len(correction.names) + 2, dtype=torch.float64)
 
     @property
@@ -57,7 +58,7 @@ class AttributeRefit:
         return {ROWS: self.rows.clone(), SLOPES: self.correction.slopes.clone()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned for the same attributes."""
+        """Restore what `tensors` returned for the same `own_correction`."""
         self.rows = tensors[ROWS].clone()
         self.model.correction = dataclasses.replace(self.correction, slopes=tensors[SLOPES].clone())
 

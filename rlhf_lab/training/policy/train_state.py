@@ -26,7 +26,7 @@ from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
 StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 SET_BY_HAND = "set_by_hand"  # its name in a saved state; states of version 0.2.0 and earlier do not have it
-IGNORED = "ignored_attributes"  # their names in a saved state, if the reward model ignores some
+IGNORED = "ignored_attributes"  # in a saved state: the reward model's own correction, if it ignores some
 
 #: The names of the numbers in a saved state, and how many values each has.
 NUMBER_COUNTS = {
@@ -159,7 +159,7 @@ class TrainState:
             "lr": self.lr, SET_BY_HAND: dict(self.set_by_hand), **self.kl_control.numbers(),
         }  # fmt: skip
         if self.attribute_refit is not None:
-            numbers[IGNORED] = list(self.attribute_refit.correction.names)
+            numbers[IGNORED] = self.attribute_refit.own_correction
         if self.live is not None:
             numbers |= self.live.numbers(self.kl_control)
         if self.penalty_controller is not None:
@@ -199,7 +199,7 @@ class TrainState:
         self.rounding = None if rounding is None else float(rounding)
         self.chosen_texts = _unpack_texts(tensors) if "chosen.ids" in tensors else []
         refit = self.attribute_refit  # the state may be from before a switch of the reward model
-        if refit is not None and numbers.get(IGNORED) == list(refit.correction.names):
+        if refit is not None and numbers.get(IGNORED) == refit.own_correction:
             refit.load(tensors)
         if self.live is not None and LIVE in numbers:
             self.live.load(tensors, numbers, self.kl_control)
