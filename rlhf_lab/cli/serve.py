@@ -30,8 +30,9 @@ from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSett
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
+from rlhf_lab.ui.connections import limited_protocol, limits_of, raise_open_file_limit
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
-from rlhf_lab.ui.gradio_patches import check_queue_less_often
+from rlhf_lab.ui.gradio_patches import check_queue_less_often, http_protocol
 from rlhf_lab.ui.network import in_container, is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 from rlhf_lab.ui.people.api import needs_address
@@ -176,8 +177,9 @@ def serve(ctx: Context, host: str, port: int) -> int:
     with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
         check_queue_less_often(page)
+    limits = limits_of(raise_open_file_limit(), behind_proxy=ctx.behind_proxy or ctx.on_space)
     with contextlib.suppress(KeyboardInterrupt):
-        with process_env.freeze_gc():
+        with process_env.freeze_gc(), http_protocol(limited_protocol(limits)):
             try:
                 _, url, _ = page.launch(
                     server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx)

@@ -3,6 +3,7 @@
 `tests/ui/test_gradio_patches.py` names every attribute and says which one a new version has moved.
 """
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,7 @@ with freeze_gc(), without_stubs(), without_arrow():
     from gradio.processing_utils import check_all_files_in_cache, save_file_to_cache
     from gradio.route_utils import BUILD_PATH_LIB
     from gradio.utils import get_upload_folder
+    from uvicorn.protocols.http import auto
 
 #: The scripts and styles of Gradio's own page, which the lab serves compressed and for caches (scripts.py).
 ASSETS_FOLDER = Path(BUILD_PATH_LIB)
@@ -71,6 +73,18 @@ QUEUE_POLL_S = 0.01
 def check_queue_less_often(page: gr.Blocks) -> None:
     """Gradio's own interval of 1 ms takes 6 % of a core while nothing happens, and there is no option for it."""
     page._queue.sleep_when_free = QUEUE_POLL_S
+
+
+@contextmanager
+def http_protocol(protocol: type[asyncio.Protocol]) -> Iterator[None]:
+    """Let the server of a page that is launched handle connections by this protocol. Gradio passes no option on to Uvicorn, which
+    then takes the class that is patched here."""
+    module: Any = auto
+    default, module.AutoHTTPProtocol = module.AutoHTTPProtocol, protocol
+    try:
+        yield
+    finally:
+        module.AutoHTTPProtocol = default
 
 
 def current_request() -> Any:

@@ -20,6 +20,7 @@ ATTRIBUTES = {
     "gradio.processing_utils.save_file_to_cache": "offering downloads (save_to_cache)",
     "gradio.route_utils.BUILD_PATH_LIB": "serving Gradio's scripts (ASSETS_FOLDER)",
     "gradio.utils.get_upload_folder": "uploads (upload_folder)",
+    "uvicorn.protocols.http.auto.AutoHTTPProtocol": "limits of connections (http_protocol)",
     "gradio.component_meta.create_or_modify_pyi": "a faster import (without_stubs)",
 }
 #: How the package may not reach into Gradio elsewhere: submodules, and attributes of its events, pages and requests.
