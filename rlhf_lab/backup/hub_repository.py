@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_lab.common.hub_errors import HubBusyError, first_line, limit_waits, retry_after_s
+from rlhf_lab.common.hub_errors import HubBusyError, HubSlowError, by_deadline, first_line, limit_waits, retry_after_s
 from rlhf_lab.errors import ConfigError, HubUnavailableError, MirrorConflictError, MirrorError
 
 if TYPE_CHECKING:
@@ -67,7 +67,14 @@ class HubRepository:
         return head
 
     def check_access(self) -> None:
-        """Check that a lab can be saved here: the repository is private, and the token has write access."""
+        """Check that a lab can be saved here: the repository is private, and the token has write access. A person waits
+        for it, so it has a deadline."""
+        try:
+            by_deadline(self._check_access)
+        except HubSlowError as error:
+            raise HubUnavailableError(f"the Hub cannot be reached ({error})") from None
+
+    def _check_access(self) -> None:
         self.head_or_create()
         with self._errors() as api:
             api.auth_check(self.name, repo_type=REPO_TYPE, write=True)

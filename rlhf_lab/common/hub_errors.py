@@ -1,10 +1,17 @@
 """Errors of the Hub's client in one line, without the token, and waits that are too long for a person."""
 
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 #: The client itself waits as long as the Hub asks for, up to five times; longer waits are left to the person.
 MAX_WAIT_S = 60.0
+
+
+#: For all requests together of one act of a person, who waits for it. The client's timeouts are for each part of an answer.
+DEADLINE_S = 60.0
 
 
 class HubBusyError(Exception):
@@ -13,6 +20,33 @@ class HubBusyError(Exception):
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"the Hub accepts no request for {wait_s:,.0f} seconds")
         self.wait_s = wait_s
+
+
+class HubSlowError(Exception):
+    """The Hub has not answered completely within DEADLINE_S."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it has not answered completely within {DEADLINE_S:.0f} seconds")
+
+
+def by_deadline(ask: Callable[[], T]) -> T:
+    """The result of requests to the Hub, or their error; raises HubSlowError after DEADLINE_S. They then go on in their own
+    thread until the Hub ends them, and what they bring is dropped."""
+    outcome = Future[T]()
+
+    def run() -> None:
+        try:
+            outcome.set_result(ask())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="hub").start()
+    try:
+        return outcome.result(DEADLINE_S)
+    except TimeoutError:
+        if outcome.done():  # a timeout of the client
+            return outcome.result()
+        raise HubSlowError from None
 
 
 def limit_waits(timeout_s: float | None = None) -> None:

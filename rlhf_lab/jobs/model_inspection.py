@@ -18,6 +18,7 @@ from rlhf_lab.common.bundled_assets import (
     EVERYDAY,
     embedded_model_folder,
 )
+from rlhf_lab.common.hub_errors import HubSlowError, by_deadline
 from rlhf_lab.common.model_folder import (
     CHAT_TEMPLATE_FILE,
     GENERATION_CONFIG_FILE,
@@ -124,7 +125,12 @@ def read_model_facts(name: str) -> ModelFacts:
             f'"{name}" is neither a folder nor a Hub id. Give a folder with config.json, a tokenizer and *.safetensors, '
             f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED_MODEL}".'
         )
-    return find_cached_model(name) or _inspect_hub_model(name)
+    if (cached := find_cached_model(name)) is not None:
+        return cached
+    try:
+        return by_deadline(lambda: _inspect_hub_model(name))
+    except HubSlowError as error:
+        raise ModelError(OFFLINE_MESSAGE.format(error)) from None
 
 
 def find_cached_model(name: str) -> ModelFacts | None:

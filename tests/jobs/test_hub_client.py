@@ -6,6 +6,7 @@ import time
 import pytest
 from support.fake_hub import model, safetensors
 from support.hub_server import CHUNK, COMMIT, HubServer
+from support.slow_hub import PARTS, slow_hub
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader, cached_bytes
@@ -42,6 +43,15 @@ def finish(downloads, hub):
     hub.go_on.set()
     downloads.wait(WAIT)
     return downloads.progress()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_hub_that_answers_without_end_holds_no_check_of_a_model(hub, monkeypatch, part):
+    monkeypatch.setattr("rlhf_lab.common.hub_errors.DEADLINE_S", 0.5)
+    with slow_hub(part) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        with pytest.raises(ModelError, match=r"cannot be reached \(it has not answered completely within"):
+            inspect_model(NAME)
 
 
 def test_progress_while_a_file_arrives_and_the_model_is_here_afterwards(hub, db):

@@ -7,13 +7,14 @@ import stat
 import pytest
 from filelock import FileLock
 from support.mirror_hub import READ_TOKEN, TOKEN, MirrorHub
+from support.slow_hub import PARTS, slow_hub
 
 from rlhf_lab.backup.archive import write_backup
 from rlhf_lab.backup.hub_mirror import HubMirror
 from rlhf_lab.backup.hub_repository import HubRepository
 from rlhf_lab.backup.mirror_settings import SETTINGS_FILE, MirrorSettings, read_settings
 from rlhf_lab.backup.snapshot import take_snapshot
-from rlhf_lab.errors import ConfigError, MirrorConflictError, MirrorError, StoreError
+from rlhf_lab.errors import ConfigError, HubUnavailableError, MirrorConflictError, MirrorError, StoreError
 from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.mirror_loop import mirror_of
 from rlhf_lab.jobs.project_setup import new_project
@@ -53,6 +54,20 @@ def test_a_lab_is_saved_where_the_form_says_and_after_a_restart_too(control, hub
     control.loop.end()
     control.turn_off()
     assert (control.repository, control.has_token, mirror_of(home, {})) == ("", False, None)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_hub_that_answers_without_end_holds_no_set_up(home, monkeypatch, part):
+    """Nothing is changed, and the next decision need not wait."""
+    monkeypatch.setattr("rlhf_lab.common.hub_errors.DEADLINE_S", 0.5)
+    control = MirrorControl(home, {})
+    with slow_hub(part) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        for _ in range(2):
+            with pytest.raises(HubUnavailableError, match="not answered completely within"):
+                control.set_up("someone/lab", TOKEN)
+    assert (control.repository, control.mirror, read_settings(home)) == ("", None, None)
+    control.turn_off()
 
 
 def test_the_token_is_the_owners_file_and_in_no_copy_of_the_lab(control, hub, home, tmp_path, caplog):
