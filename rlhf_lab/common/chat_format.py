@@ -45,6 +45,10 @@ def _turn_start(names: str) -> re.Pattern[str]:
 _TURN_STARTS = [
     *((_turn_start(user), _turn_start(assistant)) for user, assistant in _SPEAKERS),
     tuple(re.compile(rf"(?i:[<\[](?:{names})[>\]])") for names in _SPEAKERS[0]),  # <user>, [ASSISTANT]
+    (  # in lower case within a line, too, in a text that begins with the user's name
+        re.compile(rf"(?i)\A[^\w\n]{{0,5}}(?:{_SPEAKERS[0][0]})[^\w\n:：]{{0,4}}[:：]"),
+        re.compile(rf"(?i)(?<=[\s>.!?。！？])(?:{_SPEAKERS[0][1]})[:：](?!//)"),
+    ),
 ]
 #: Names that an answer hardly begins with otherwise, unlike "Answer:" or "Model:".
 _SPEAKER_START = re.compile(r"\s*[*#>-]{0,3}\s{0,3}(?:human|user|assistant)[*\s]{0,3}[:：]", re.IGNORECASE)

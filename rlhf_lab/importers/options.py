@@ -2,21 +2,22 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.importers.cell_parsers import choice_of_word, name_key, normalize_cell, parse_number, ticked_key
-from rlhf_lab.importers.cells import is_empty_cell, read_cell
+from rlhf_lab.importers.cells import RANK_KEY, is_empty_cell, read_cell
 from rlhf_lab.importers.column_mapping import ColumnMappingError, has_meaning
 from rlhf_lab.importers.parsed_rows import SourceRow
 
 MAX_OPTIONS = 16
 _FIRST_PLACE = re.compile(r"(?<![A-Za-z])[aA](?![A-Za-z])|(?<=[a-z])A(?![A-Za-z])|(?<!\d)[01](?!\d)")
-RANKING_NAMES = ("ranking", "ranks", "order", "preferenceorder", "rankorder")
+RANKING_NAMES = ("ranking", "rankings", "ranks", "order", "preferenceorder", "rankorder")
 FROM_ZERO, FROM_ONE = "options=from_zero", "options=from_one"
+ORDER, RANKS = "ranking=order", "ranking=ranks"
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,18 @@ class Options:
         families: columns with a value for each text, in the order of the texts; the texts first.
         vote: the column that says which text is the best, or ranks them; "" if scores do.
         start: the number that means the first text.
+        holds_ranks: whether lists of numbers in the vote's column are the ranks of the texts, not their numbers.
     """
 
     families: tuple[tuple[str, ...], ...]
     vote: str
     start: int
+    holds_ranks: bool = False
 
     def expand(self, cells: dict[str, Any]) -> Iterator[dict[str, Any] | str]:
         """A row for each comparison: the columns of the first two texts hold the two that are compared."""
         texts = self.families[0]
-        present = [index for index, name in enumerate(texts) if not is_empty_cell(cells.get(name))]
+        present = _present(texts, cells)
         others = {name for family in self.families for name in family}
         shared = {name: value for name, value in cells.items() if name not in others}
         votes = self._votes(cells, present) if self.vote else dict.fromkeys(itertools.combinations(present, 2))
@@ -59,12 +62,21 @@ class Options:
         pairs = itertools.combinations(present, 2)
         last = len(ranks)  # of texts that are not ranked
         compared = {pair: [ranks.get(index, last) for index in pair] for pair in pairs}
-        return {(a, b): (a if first < second else b) for (a, b), (first, second) in compared.items() if first != second}
+        return {
+            (a, b): Choice.TIE.value if first == second else a if first < second else b
+            for (a, b), (first, second) in compared.items()
+            if first != second or {a, b} <= set(ranks)
+        }
 
     def _ranks(self, value: Any, cells: dict[str, Any]) -> dict[int, float]:
         """Index of a text -> its rank, 0 for the best."""
         if isinstance(value, dict):
             return {self._index(name, cells): parse_number(rank) for name, rank in value.items()}
+        if self.holds_ranks and (numbers := _number_list(value)) is not None:
+            present = _present(self.families[0], cells)
+            if len(numbers) != len(present):
+                raise UnreadableError(f"{self.vote} has {len(numbers)} ranks for {len(present)} texts")
+            return dict(zip(present, map(float, numbers), strict=True))
         names = value if isinstance(value, list) else re.split(r"\s*[>,]\s*", str(value)) if value is not None else []
         ranks = {self._index(name, cells): float(rank) for rank, name in enumerate(names)}
         if len(ranks) < len(names):
@@ -91,7 +103,8 @@ def find_options(
 ) -> Options | None:
     """The columns of more than two texts; None for a file that has not more. known: the mapping of the user and the layout.
 
-    Raises ColumnMappingError if numbers of votes may count from 0 or from 1.
+    Raises ColumnMappingError if numbers of votes may count from 0 or from 1, and if lists of numbers may name the texts, the best
+    first, or be their ranks.
     """
     first = known.get("first") or next((name for name in columns if has_meaning(name, "first")), "")
     texts = _family(first, columns)
@@ -101,8 +114,10 @@ def find_options(
     families = [_family(name, columns) for name in columns]
     same = [family for family in families if len(family) == len(texts) and family != texts]
     votes = [known["choice"]] if "choice" in known else [name for name in columns if has_meaning(name, "choice")]
-    votes += [name for name in columns if name_key(name) in RANKING_NAMES and "choice" not in known]
+    votes += [name for name in columns if "choice" not in known and _is_ranking(name, rows)]
     vote = next(filter(None, votes), "")
+    if _holds_ranks(vote, rows, texts, columns, answers):
+        return Options((texts, *same), vote, 1, holds_ranks=True)
     votes_text = " ".join(str(row.cells.get(vote)) for row in rows)
     words = re.findall(r"(?<![\w.-])\d{1,2}(?![\w.-])", votes_text)
     numbers = set(map(int, words))
@@ -116,6 +131,59 @@ def find_options(
         )
     start = 0 if FROM_ZERO in answers or (starts == [0] and FROM_ONE not in answers) else 1
     return Options((texts, *same), vote, start)
+
+
+def _number_list(value: Any) -> list[int] | None:
+    """The whole numbers of a list, or of a text that writes them with commas; None for any other cell."""
+    value = read_cell(value).decoded
+    items = value if isinstance(value, list) else str(value).split(",")
+    words = [normalize_cell(item, is_vote=True) for item in items]
+    return list(map(int, words)) if len(words) > 1 and all(re.fullmatch(r"\d{1,3}", word) for word in words) else None
+
+
+def _is_ranking(column: str, rows: Iterable[SourceRow]) -> bool:
+    """Whether a column ranks the texts by its name; one that is called "rank" only if it holds lists."""
+    is_list = name_key(column) == RANK_KEY and any(_number_list(row.cells.get(column)) for row in rows)
+    return is_list or name_key(column) in RANKING_NAMES
+
+
+def _present(texts: Sequence[str], cells: Mapping[str, Any]) -> list[int]:
+    """The indices of the texts that a row has."""
+    return [index for index, name in enumerate(texts) if not is_empty_cell(cells.get(name))]
+
+
+def _holds_ranks(
+    vote: str, rows: Iterable[SourceRow], texts: Sequence[str], columns: Collection[str], answers: Collection[str]
+) -> bool:
+    """Whether the lists of numbers in the vote's column are ranks of the texts: if only that is possible, or the user says so.
+
+    Raises ColumnMappingError if they may also name the texts, the best first, and that would give other votes.
+    """
+    cells = [row.cells for row in rows if vote]
+    lists = [(numbers, len(_present(texts, row))) for row in cells if (numbers := _number_list(row.get(vote)))]
+    may_be_ranks = bool(lists) and all(
+        len(numbers) == count and min(numbers) in (0, 1) and max(numbers) < min(numbers) + count
+        for numbers, count in lists
+    )
+    if {ORDER, RANKS} & set(answers) or not may_be_ranks:
+        return RANKS in answers
+    if any(len(set(numbers)) < len(numbers) for numbers, _ in lists):  # equal ranks; an order names each text once
+        return True
+    example = next((numbers for numbers, _ in lists if _ranks_of_order(numbers) != numbers), None)
+    if example is None:
+        return False
+    raise ColumnMappingError(
+        f"{vote} holds {example}: the texts by their numbers, the best first, or the ranks of the texts.",
+        "",
+        columns,
+        (ORDER, RANKS),
+    )
+
+
+def _ranks_of_order(numbers: Sequence[int]) -> list[int]:
+    """The rank of each text in a list that names all texts, the best first."""
+    start = min(numbers)
+    return [list(numbers).index(text) + start for text in range(start, start + len(numbers))]
 
 
 def _family(first: str, columns: Collection[str]) -> tuple[str, ...]:

@@ -163,6 +163,8 @@ TRANSCRIPTS = [
     "USER: Hi there. ASSISTANT: Hello.</s>USER: Name a bird. ASSISTANT:",
     "A chat between a curious user and an assistant. USER: Name a bird. ASSISTANT:",
     "Human: Hi. Assistant: Hello. Human: Name a bird.",
+    "human: Hi. assistant: Hello. human: Name a bird.",
+    " user: Name a bird. assistant:",
     "User: Hi.\rBot: Hello.\rUser: Name a bird.",
     "用户：你好\n助手：你好！\n用户：一只鸟？",
     "User： Hi. Assistant： Hello.",
@@ -190,7 +192,7 @@ def test_transcripts_of_other_forms_are_asked_about(files, file_name, prompt):
     assert parsed.left_out == {"prompt holds turns that are not divided": 1}
 
 
-@pytest.mark.parametrize("start", TRANSCRIPTS[:3])
+@pytest.mark.parametrize("start", TRANSCRIPTS[:5])
 def test_transcripts_that_hold_their_prompt_are_asked_about(files, start):
     path = files.rows("v.jsonl", [{"chosen": f"{start} {WREN}", "rejected": f"{start} {SPOON}"}])
     with pytest.raises(ColumnMappingError, match="chosen looks like a transcript"):
@@ -203,6 +205,8 @@ def test_transcripts_that_hold_their_prompt_are_asked_about(files, start):
         "Which? Options: A: a wren B: a spoon",
         "The user: a person; the assistant: a model",
         "Note to the User: read it",
+        "user: a person who asks",
+        "A bird? human: a person; assistant: a model",
         "Use <b> and <user> here",
         "[a](b): [q](r)",
     ],

@@ -66,6 +66,43 @@ def test_a_ranking_of_three_texts_makes_three_votes(files, decided_texts, rankin
     assert (decided, parsed.errors) == ({(SPOON, BRICK), (WREN, SPOON), (WREN, BRICK)}, [])
 
 
+@pytest.mark.parametrize("column", ["ranking", "ranks", "rank", "order", "choice"])
+@pytest.mark.parametrize("numbers", [[3, 1, 2], "3,1,2", [2, 0, 1]])
+def test_numbers_that_may_be_an_order_or_ranks_are_asked_about(files, decided_texts, column, numbers):
+    """The third text is the best, then the first one; or the second, then the third. The texts: a spoon, a brick, a wren."""
+    path = files.rows("v.jsonl", [texts_of(("response_1", "response_2", "response_3"), **{column: numbers})] * 2)
+    ask(
+        files,
+        path,
+        offered=["ranking=order", "ranking=ranks"],
+        match=f"{column} holds .*, the best first, or the ranks",
+    )
+    for answer, expected in (
+        ("ranking=order", {(WREN, SPOON), (WREN, BRICK), (SPOON, BRICK)}),
+        ("ranking=ranks", {(BRICK, WREN), (BRICK, SPOON), (WREN, SPOON)}),
+    ):
+        votes = files.read(path, **answered(answer)).votes
+        assert {decided_texts(vote)[1:] for vote in votes} == expected
+
+
+def test_lists_of_numbers_with_one_meaning_are_not_asked_about(files, decided_texts):
+    """[2, 1, 3] is the same as an order and as ranks; equal numbers are ranks; two numbers for three texts name texts."""
+    columns = ("response_1", "response_2", "response_3")
+    (first, *_) = files.parse("v.jsonl", [texts_of(columns, ranking=[2, 1, 3])]).votes
+    assert decided_texts(first)[1:] == (BRICK, SPOON)
+    equal = files.parse("w.jsonl", [texts_of(columns, ranking=[2, 1, 1]), texts_of(columns, ranking=[3, 1, 2])])
+    assert [vote.choice for vote in equal.votes].count("tie") == 1
+    assert decided_texts(equal.votes[3])[1:] == (BRICK, SPOON)
+    best = files.parse("x.jsonl", [texts_of(columns, ranking=[3, 1])])
+    assert {decided_texts(vote)[1:] for vote in best.votes} == {(WREN, SPOON), (WREN, BRICK), (SPOON, BRICK)}
+    fewer = texts_of(("response_1", "response_2", "response_3", "response_4"), ranking=[3, 1, 2]) | {"response_4": None}
+    path = files.rows(
+        "y.jsonl", [fewer, texts_of(("response_1", "response_2", "response_3", "response_4"), ranking=[1, 2, 3, 4])]
+    )
+    ask(files, path, offered=["ranking=order", "ranking=ranks"], match="ranking holds")
+    assert decided_texts(files.read(path, **answered("ranking=ranks")).votes[0])[1:] == (BRICK, SPOON)
+
+
 def test_scores_and_names_move_with_their_texts(files, decided_texts):
     columns = ("response_1", "response_2", "response_3")
     scores = {"score_1": 2, "score_2": 0.5, "score_3": 7}
