@@ -12,6 +12,7 @@ no cycle exists inside a package.
     importers                 preferences from files and Hub datasets. No torch
     quality                   agreement and consistency of annotators. No torch
     store                     database tables and queries. No torch
+    api                       the Python API: a trainer for scripts. Knows no database
     embedded_model            grammar, corpus and pretraining recipe of the bundled model
     training                  reward model, rollouts, policy optimization. Knows no database
     rewards                   reward functions and the process that evaluates them. No torch

@@ -11,6 +11,7 @@ Contexts can be nested. Leaving one restores the previous state, also after an e
 middle of a training step does not disturb it.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,21 @@ from rlhf_lab.models.lora_linear import Forward, LoraWeights, MergedLoraLinear, 
 
 #: Types whose layer "out_proj" PEFT refuses to adapt, because the kernels of the state space read its weight themselves.
 MODEL_TYPES_WITH_SCAN_KERNELS = ("falcon_h1", "nemotron_h")
+#: Fields of PEFT's LoraConfig that say which layers an adapter changes, with which ranks and scales.
+LAYOUT_FIELDS = (
+    "r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "rank_pattern", "alpha_pattern",
+    "layers_to_transform", "layers_pattern", "target_parameters", "fan_in_fan_out",
+)  # fmt: skip
+#: Fields that do not matter for a trained adapter: where it comes from, and how it was trained and stored.
+UNUSED_FIELDS = (
+    "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+    "lora_dropout", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_config", "megatron_core",
+    "runtime_config", "qalora_group_size",
+)  # fmt: skip
+#: Initial weights of adapters that fit the model as it is; others, such as PiSSA's, belong to changed weights.
+INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
+DOES_NOT_FIT = "does not fit this backbone (other layers or another rank). Load the model it was trained on."
+MERGE_REMEDY = "Merge it with PEFT's merge_and_unload, save the model with its tokenizer, and load that folder."
 
 
 class _ActiveAdapter(NamedTuple):
@@ -71,14 +87,13 @@ class Adapters:
 
         The initial A is drawn from `seed` without changing the global generator.
         """
+        layout = {"r": r, "lora_alpha": alpha, "target_modules": "all-linear"}
+        self._add(name, layout | {"exclude_modules": self._unadaptable_layers()}, seed=seed, trainable=trainable)
+
+    def _add(self, name: str, layout: dict[str, Any], *, seed: int, trainable: bool) -> None:
+        """`add` with a layout: the fields of LAYOUT_FIELDS that differ from PEFT's defaults."""
         config = LoraConfig(
-            r=r,
-            lora_alpha=alpha,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            exclude_modules=self._unadaptable_layers(),
-            task_type="CAUSAL_LM",
-            base_model_name_or_path=self.backbone.name,
+            **layout, lora_dropout=0.0, task_type="CAUSAL_LM", base_model_name_or_path=self.backbone.name
         )
         self.remove(name)
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -98,10 +113,9 @@ class Adapters:
         return ["out_proj"] if is_read_by_kernels else None
 
     def copy(self, source: str, name: str, *, trainable: bool) -> None:
-        """A new adapter with the tensors, rank and scale of another."""
+        """A new adapter with the tensors, layers, ranks and scales of another."""
         assert self._peft is not None
-        config: Any = self._peft.peft_config[source]
-        self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
+        self._add(name, _layout_of(self._peft.peft_config[source]), seed=0, trainable=trainable)
         self.load_tensors(name, self.tensors(source))
 
     def remove(self, name: str) -> None:
@@ -137,8 +151,10 @@ class Adapters:
         ]
         self._forwards = {None: disabled} | {
             name: [
-                lora and merged_linear.make_forward(lora, keep_merged=keep_merged)
-                for merged_linear, lora in zip(self._merged_linears, lora_weights, strict=True)
+                (lora and merged_linear.make_forward(lora, keep_merged=keep_merged)) if name in layer.r else frozen
+                for layer, merged_linear, lora, frozen in zip(
+                    self._layers, self._merged_linears, lora_weights, disabled, strict=True
+                )
             ]
             for name, lora_weights in self._lora_weights.items()
         }
@@ -229,10 +245,7 @@ class Adapters:
         expected = {key: value.shape for key, value in self.tensors(name).items()}
         actual = {key: value.shape for key, value in tensors.items()}
         if expected != actual:
-            raise ModelError(
-                "the saved adapter does not fit this backbone (other layers or another rank). "
-                "Load the model it was trained on."
-            )
+            raise ModelError(f"the saved adapter {DOES_NOT_FIT}")
         set_peft_model_state_dict(self._peft, tensors, adapter_name=name)
         self._apply(self._active)
 
@@ -244,7 +257,10 @@ class Adapters:
         save_file({key: value.cpu() for key, value in self.tensors(name).items()}, folder / ADAPTER_FILE)
 
     def load(self, name: str, folder: Path, *, trainable: bool = False) -> None:
-        """Add the adapter saved in `folder` as `name`. Raises ModelError if it is missing or does not fit."""
+        """Add the LoRA adapter saved in `folder`, by this package or by PEFT, as `name`; it may adapt some layers only.
+
+        Raises ModelError if it is missing or does not fit, or if it changes more than linear layers of the trunk.
+        """
         if not (folder / ADAPTER_FILE).is_file():
             raise ModelError(f"{folder} holds no {ADAPTER_FILE}; the adapter was deleted or never finished.")
         try:
@@ -252,5 +268,43 @@ class Adapters:
             tensors = load_file(folder / ADAPTER_FILE)
         except (OSError, ValueError, SafetensorError) as error:
             raise ModelError(f"the adapter in {folder} cannot be read ({error}). Train it again.") from error
-        self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
-        self.load_tensors(name, tensors)
+        if problems := _unsupported_fields(config):
+            raise ModelError(f"the adapter in {folder} has {problems}, which is not supported. {MERGE_REMEDY}")
+        try:
+            self._add(name, _layout_of(config), seed=0, trainable=trainable)
+        except ValueError as error:  # no layer has one of its names
+            raise ModelError(f"the adapter in {folder} {DOES_NOT_FIT}") from error
+        try:
+            self._check_layers(name, folder)
+            self.load_tensors(name, tensors)
+        except ModelError:
+            self.remove(name)
+            raise
+
+    def _check_layers(self, name: str, folder: Path) -> None:
+        """Raises ModelError if the adapter changes the vocabulary head or the embeddings: the lab computes these itself."""
+        in_trunk = set(self.backbone.trunk.modules())
+        for layer in self._layers:
+            if name in layer.r and (layer not in in_trunk or isinstance(layer.get_base_layer(), nn.Embedding)):
+                raise ModelError(
+                    f"the adapter in {folder} also adapts the vocabulary head or the embeddings, which is not supported. "
+                    + MERGE_REMEDY
+                )
+
+
+def _layout_of(config: object) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in LAYOUT_FIELDS}
+
+
+def _unsupported_fields(config: Any) -> str:
+    """The fields of PEFT's config by which an adapter would compute something that `_add` does not; "" if there are none."""
+    if not isinstance(config, LoraConfig):
+        return f"the type {type(config).__name__}"
+    found = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+        known = INITIALISATIONS if item.name == "init_lora_weights" else (default, None)
+        if item.name not in (*LAYOUT_FIELDS, *UNUSED_FIELDS) and value not in known:
+            found.append(f"{item.name} = {value!r:.80}")
+    return ", ".join(found)

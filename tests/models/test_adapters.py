@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM, PeftModel
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from support import tiny_models
 from transformers import AutoModelForCausalLM
 
@@ -319,3 +319,76 @@ def test_merged_weights_keep_their_addresses(gpt2_folder):
     assert addresses["a"] == addresses["b"]
     assert len(addresses["a"]) == 1
     assert not torch.equal(values["a"], values["b"])
+
+
+def save_with_peft(folder, target, seed=3, **options):
+    """A LoRA adapter made by PEFT alone, with random B; returns the logits of PEFT's model with it."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    config = LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **({"r": 3, "lora_alpha": 12} | options))
+    torch.manual_seed(seed)
+    model = get_peft_model(model, config).eval()
+    model.save_pretrained(target)
+    with torch.no_grad():
+        return model(input_ids=PROMPT).logits
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
+def test_an_adapter_of_peft_may_adapt_some_layers_only(folders, kind, tmp_path):
+    some = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"]}[kind]
+    options = {"use_rslora": True, "lora_dropout": 0.2, "rank_pattern": {some[0]: 5}, "layers_to_transform": [1]}
+    theirs = save_with_peft(folders[kind], tmp_path / "peft", target_modules=some, **options)
+    backbone = tiny_models.load(folders[kind])
+    adapters, base = tiny_models.adapters_of(backbone, "whole"), logits(backbone)
+    with adapters.using("whole"):
+        whole = logits(backbone)
+    adapters.load("part", tmp_path / "peft")
+    adapters.copy("part", "copied", trainable=True)
+    for name in ("part", "copied"):
+        for merged in (False, True):
+            with adapters.using(name, merged=merged):
+                torch.testing.assert_close(logits(backbone), theirs, rtol=1e-4, atol=1e-4)
+    for name, expected in (("whole", whole), (None, base)):
+        with adapters.using(name):
+            assert torch.equal(logits(backbone), expected)
+    assert float((theirs - base).abs().max()) > 0.1
+    adapters.save("copied", tmp_path / "again")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folders[kind]), tmp_path / "again")
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(input_ids=PROMPT).logits, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_modules": ["q_proj"], "use_dora": True}, "use_dora = True"),
+        ({"target_modules": ["q_proj"], "bias": "lora_only"}, "bias = 'lora_only'"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["norm"]}, "modules_to_save"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "vocabulary head or the embeddings"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "vocabulary head or the embeddings"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
+def test_an_adapter_that_changes_more_is_refused(llama_folder, tmp_path, options, message):
+    save_with_peft(llama_folder, tmp_path, **options)
+    backbone = tiny_models.load(llama_folder)
+    adapters, base = Adapters(backbone), logits(backbone)
+    with pytest.raises(ModelError, match=rf"{message}.*merge_and_unload"):
+        adapters.load("other", tmp_path)
+    assert adapters.names == ()
+    assert torch.equal(logits(backbone), base)
+
+
+def test_adapters_of_other_models_and_kinds_are_refused(llama_folder, gpt2_folder, tmp_path):
+    save_with_peft(llama_folder, tmp_path / "llama", target_modules=["q_proj"])
+    adapters = Adapters(tiny_models.load(gpt2_folder))
+    with pytest.raises(ModelError, match="does not fit this backbone"):
+        adapters.load("other", tmp_path / "llama")
+    path = tmp_path / "llama" / "adapter_config.json"
+    path.write_text(json.dumps({"peft_type": "IA3", "task_type": "CAUSAL_LM", "target_modules": ["q_proj"]}))
+    with pytest.raises(ModelError, match="the type IA3Config"):
+        adapters.load("other", tmp_path / "llama")
+    path.write_text(json.dumps({"peft_type": "LORA", "target_modules": ["q_proj"], "init_lora_weights": "pissa"}))
+    with pytest.raises(ModelError, match="init_lora_weights = 'pissa'"):
+        adapters.load("other", tmp_path / "llama")
+    assert adapters.names == ()

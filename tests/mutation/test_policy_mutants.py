@@ -119,7 +119,7 @@ MUTANTS = [
            f"{BUDGET}test_an_lr_set_by_hand_is_neither_adapted_nor_scheduled"),
     Mutant(CONTROL, "the best step is not restored", "BestCheckpoint(int(best[0]), float(best[1])) if best else None", "None",
            f"{BUDGET}test_resuming_is_exact"),
-    Mutant(EVALUATION, "the unit of scores is measured on the policy instead of the base model", 'prompts, None, "score unit"',
+    Mutant(EVALUATION, "the unit of scores is measured on the policy instead of the base model", 'prompts, state.policy.reference, "score unit"',
            'prompts, state.policy.adapter, "score unit"',
            f"{BUDGET}test_the_unit_is_measured_on_the_reference_at_the_runs_own_length"),
     Mutant(EVALUATION, "the best checkpoint may exceed the KL budget", "if control.accepts(kl):", "if True:",

@@ -45,6 +45,7 @@ class PolicyModel:
 
     value_trunk: the input of the head. "shared": the policy's hidden states, and the value loss trains the adapter too;
     "detached": the same states without that gradient; "critic": the states of a separate adapter, CRITIC_ADAPTER.
+    reference: the frozen adapter of the reference policy; None: the reference is the backbone without an adapter.
     """
 
     backbone: Backbone
@@ -52,6 +53,7 @@ class PolicyModel:
     adapter: str
     value_head: ValueHead
     value_trunk: str = "shared"
+    reference: str | None = None
 
     def evaluate(self, batch: Batch, temperature: float, entropy_requires_grad: bool = False) -> "PolicyOutput":
         """Log-probabilities, entropies and values of the responses, through the adapter.
@@ -92,13 +94,13 @@ class PolicyModel:
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch, temperature: float) -> Tensor:
-        """(B, R) log-probabilities under the frozen reference: the backbone with every adapter off."""
+        """(B, R) log-probabilities under the frozen reference."""
         return response_logprobs(self.backbone, self.reference_states(batch), batch, temperature)[0]
 
     @torch.no_grad()
     def reference_states(self, batch: Batch) -> Tensor:
         """(B, R, H) hidden states of the reference at the positions that predict the response tokens."""
-        with self.adapters.using(None):
+        with self.adapters.using(self.reference):
             return forward(self.backbone, batch, predict_only=True).before_token
 
 
@@ -279,7 +281,7 @@ def sequence_log_ratios(
 
 def reference_reader(policy: PolicyModel, scorer: Scorer) -> RewardModel | None:
     """The scorer if it is a reward model that reads the states of the policy's reference; else None."""
-    if type(scorer) is RewardModel and scorer.adapter is None and scorer.backbone is policy.backbone:
+    if type(scorer) is RewardModel and scorer.adapter == policy.reference and scorer.backbone is policy.backbone:
         return scorer
     return None
 

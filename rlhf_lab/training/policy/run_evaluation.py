@@ -26,7 +26,7 @@ def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], score
     The scores of a live run are in this unit already; here they get the responses on which each head is brought to it.
     """
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(UNIT_RESPONSES)]
-    tokens = _sample_responses(state, prompts, None, "score unit")
+    tokens = _sample_responses(state, prompts, state.policy.reference, "score unit")
     if state.live is not None:
         model, map_rows = state.live.model, state.distributed.map_rows
 
@@ -71,7 +71,7 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
 def _sample_responses(
     state: TrainState, prompts: list[list[int]], adapter: str | None, purpose: str
 ) -> list[list[int]]:
-    """A response to each prompt by the adapter (None: the reference)."""
+    """A response to each prompt by the adapter (None: the backbone)."""
     config, policy, distributed = state.config, state.policy, state.distributed
     tokens: list[list[int]] = []
     with policy.adapters.using(adapter, merged=adapter is not None):

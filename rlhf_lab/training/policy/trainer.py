@@ -75,7 +75,8 @@ class PolicyTask:
     sample_prompts: fixed prompts whose responses are shown over the run. eval_prompts: held-out prompts; with a KL budget the
     score and KL on them determine the best checkpoint. ptx_texts: pretraining texts for PPO-ptx. labels: what dpo and sft learn
     from; for them a scorer is optional and only measures. For the other algorithms, `PolicyTrainer.run_step` needs prompts and
-    a scorer; `PolicyTrainer.step` needs neither. live: of a live run; its model is the scorer.
+    a scorer; `PolicyTrainer.step` needs neither. live: of a live run; its model is the scorer. start: a frozen adapter of the
+    backbone, of which the policy starts as a copy and which is the reference; None: the backbone without an adapter is.
     """
 
     prompts: Sequence[str] = ()
@@ -86,6 +87,7 @@ class PolicyTask:
     eval_prompts: Sequence[str] = ()
     labels: Sequence[Comparison] = ()
     live: LiveReward | None = None
+    start: str | None = None
 
 
 def to_token_ids(backbone: Backbone, text_or_ids: TextOrIds, encode: Callable[[str], list[int]]) -> list[int]:
@@ -127,9 +129,12 @@ class PolicyTrainer:
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
         self.eval_prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.eval_prompts[:HELD_OUT_RESPONSES]]
         seed = derive_seed(config.seed, "policy adapter")
-        adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
+        if task.start is None:
+            adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=seed, trainable=True)
+        else:
+            adapters.copy(task.start, adapter, trainable=True)
         value_head = ValueHead(backbone.hidden_size).to(backbone.device)
-        policy = PolicyModel(backbone, adapters, adapter, value_head, config.value_trunk)
+        policy = PolicyModel(backbone, adapters, adapter, value_head, config.value_trunk, task.start)
         parameters = list(adapters.parameters(adapter))
         if config.uses_value_function:
             parameters += value_head.parameters()
