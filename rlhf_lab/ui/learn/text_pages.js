@@ -109,7 +109,7 @@ function clipChart(sign, { exponent }, material) {
     dots: tokens.map(({ ratio }) => ({
       x: ratio, y: objective(ratio), kind: isClipped(ratio, sign, epsilon) ? 'warn' : 'good',
     })), // prettier-ignore
-    height: 160,
+    height: 140,
   });
 }
 
