@@ -18,6 +18,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("run_id", metavar="RUN", type=int, help="id of the run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write, such as page.html")
     parser.add_argument("--names", action="store_true", help="name the people who labelled (default: nobody)")
+    parser.add_argument(
+        "--index", action="store_true", help="also write index.html beside it, a list of the folder's pages"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.set_defaults(run=run)
 
@@ -25,13 +28,15 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
     from rlhf_lab.ui.context import Context  # late: Gradio takes seconds
-    from rlhf_lab.ui.share.page import write_page
+    from rlhf_lab.ui.share.page import index_page, write_page
     from rlhf_lab.ui.share.recording import record
 
     home = resolve_home(args)
     with open_existing_database(home) as db:
         recording = record(Context(home, db), args.run_id, names=args.names)
         write_page(recording, args.out, force=args.force)
+    if args.index:
+        args.out.with_name("index.html").write_text(index_page(args.out.parent), encoding="utf-8")
     size = args.out.stat().st_size
     result = {"file": str(args.out), "bytes": size, "pairs": len(recording["pairs"])}
     print_result(args, result, f"{args.out}: {size / 1e6:.1f} MB, {len(recording['pairs'])} blind pairs")

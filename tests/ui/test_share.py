@@ -1,5 +1,6 @@
 """A run as one HTML file: what is in it, and that no text can leave its place."""
 
+import html
 import json
 import re
 
@@ -77,6 +78,17 @@ def test_a_page_that_is_too_large_is_refused(ctx, run, monkeypatch):
     monkeypatch.setattr(share, "MAX_BYTES", 1000)
     with pytest.raises(ConfigError, match=r"at most .* are useful to share"):
         share_page(record(ctx, run.id))
+
+
+def test_an_index_lists_the_pages_of_a_folder(ctx, run, tmp_path):
+    words = ["share", str(run.id), "--home", str(ctx.home), "--index", "--json", "--out"]
+    (tmp_path / "other.html").write_text("<p>no recording</p>")
+    for name in ("first.html", "a & b.html"):
+        assert main([*words, str(tmp_path / name)]) == 0
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'href="([^"]+)"', index) == ["a%20%26%20b.html", "first.html"]
+    assert "<script" not in index
+    assert html.escape(HOSTILE[:60]) in index
 
 
 def test_the_command_writes_the_file_once(ctx, run, tmp_path, capsys):

@@ -4,8 +4,10 @@ import base64
 import html
 import json
 import re
+import time
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from rlhf_lab.common.atomic import atomic_file
 from rlhf_lab.errors import ConfigError
@@ -14,6 +16,7 @@ from rlhf_lab.ui.share.recording import Recording
 
 ENTRY = "share/view.js"
 MAX_BYTES = 5_000_000
+EMBEDDED = re.compile(r'<script type="application/json" id="recording">(.*?)</script>', re.DOTALL)
 RELATIVE_IMPORT = re.compile(r"(\bfrom |\bimport )'(\.{1,2}/[^']+)'")
 #: What a page of untrusted texts may do: run its own scripts, which are in it, and nothing else.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:"
@@ -21,13 +24,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsaf
 
 def share_page(recording: Recording) -> str:
     """The whole file. Raises ConfigError if it would be larger than MAX_BYTES."""
-    title = html.escape(f"{recording['title']} – RLHF Lab")
-    styles = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<style>{styles}</style><script type="importmap">{import_map()}</script></head>'
+        f'{page_head(recording["title"])}<script type="importmap">{import_map()}</script></head>'
         f'<body class="lab-shared"><main class="lab lab-share"></main>'
         f'<script type="application/json" id="recording">{embedded_json(recording)}</script>'
         f'<script type="module">import "lab/{ENTRY}";</script></body></html>\n'
@@ -38,6 +36,16 @@ def share_page(recording: Recording) -> str:
             "export the run as files instead."
         )
     return page
+
+
+def page_head(title: str) -> str:
+    """The beginning of a file, up to its last element of the head."""
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)} – RLHF Lab</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><style>{styles}</style>'
+    )
 
 
 def embedded_json(value: Any) -> str:
@@ -76,6 +84,24 @@ def resolve(folder: PurePosixPath, address: str) -> str:
         elif part != ".":
             parts.append(part)
     return "/".join(parts)
+
+
+def index_page(folder: Path) -> str:
+    """A page that lists the shared pages of a folder, the newest first: with it, the folder is a static site."""
+    recordings = []
+    for file in sorted(folder.glob("*.html")):
+        if match := EMBEDDED.search(file.read_text(encoding="utf-8")):
+            recording = json.loads(match[1])
+            recordings.append((recording["recorded_at"], file.name, recording["title"], recording["algorithm"]))
+    items = "".join(
+        f'<li><a href="{quote(name)}">{html.escape(title)}</a> '
+        f'<span class="muted">{html.escape(algorithm.upper())}, {time.strftime("%Y-%m-%d", time.gmtime(at))}</span></li>'
+        for at, name, title, algorithm in sorted(recordings, reverse=True)
+    )
+    return (
+        f'{page_head("Recorded runs")}</head><body class="lab-shared"><main class="lab lab-share">'
+        f'<section class="lab-card"><h1>Recorded runs</h1><ul>{items}</ul></section></main></body></html>\n'
+    )
 
 
 def write_page(recording: Recording, file: Path, *, force: bool = False) -> None:
