@@ -72,5 +72,7 @@ def load_latest(run_path: Path, *, recover: bool = True) -> tuple[dict[str, Tens
             continue
         numbers = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["numbers"]
         adapter = {f"adapter.{k}": v for k, v in load_file(folder / ADAPTER_FILE).items()}
-        return load_file(folder / TRAINER_FILE) | adapter, numbers
+        tensors = load_file(folder / TRAINER_FILE) | adapter
+        # Copies: in the file a tensor begins anywhere, and the last digits of a product depend on how its operands are aligned.
+        return {name: tensor.clone() for name, tensor in tensors.items()}, numbers
     return None

@@ -1,5 +1,6 @@
 """A home whose engine is a real process on the embedded model."""
 
+import contextlib
 import os
 import sys
 import time
@@ -78,4 +79,5 @@ class Home:
         raise AssertionError("the run made no step")
 
     def kill(self):
-        os.kill(engine_process.engine_state(self.db).row.process.pid, 9)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(engine_process.engine_state(self.db).row.process.pid, 9)

@@ -57,7 +57,12 @@ def test_twenty_kills_lose_no_vote_and_change_no_number(tmp_path):
             voted += 1
         time.sleep(rng.random())
         curve = home.curve(run)
-        assert {step: curve[step] for step in seen if step in curve} == {s: seen[s] for s in seen if s in curve}
+        changed = {
+            (step, name): (before, curve[step].get(name))
+            for step, values in seen.items() if step in curve
+            for name, before in values.items() if curve[step].get(name) != before
+        }  # fmt: skip
+        assert changed == {}, events(home.db, run.id)
         seen |= curve
         home.kill()
         time.sleep(0.1)

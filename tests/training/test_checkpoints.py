@@ -60,6 +60,17 @@ def test_round_trip(llama_folder, tmp_path):
     assert sorted(path.name for path in run.iterdir()) == ["step-000007"]
 
 
+def test_loaded_tensors_are_aligned_like_computed_ones(llama_folder, tmp_path):
+    """Otherwise a product of them differs in its last digits from that of the run that was not interrupted."""
+    run, adapters = new_run(tmp_path), adapters_in(llama_folder)
+    tensors = {f"adapter.{k}": v for k, v in adapters.tensors("policy").items()}
+    odd = {f"odd.{length}": torch.randn(length) for length in range(1, 40)}
+    save_checkpoint(run, adapters, "policy", tensors | odd, {"step": 1})
+    loaded, _ = load_latest(run)
+    assert [name for name, tensor in odd.items() if tensor.clone().data_ptr() % 64] == []
+    assert [name for name, tensor in loaded.items() if tensor.data_ptr() % 64] == []
+
+
 def test_the_best_checkpoint_is_named_and_can_be_resumed(llama_folder, tmp_path):
     """It keeps the state for a resume, which all others but the newest two lose; the newest state names it."""
     run, adapters = new_run(tmp_path), adapters_in(llama_folder)

@@ -118,8 +118,8 @@ const clipping = {
   title: 'Clipping: enough is enough',
   uses: 'run',
   text: [
-    'PPO (proximal policy optimisation) uses old texts for several updates. The ratio w says how much likelier a ' +
-      'token is now. w·A alone would push it until few tokens have all the weight (page 6).',
+    'PPO (proximal policy optimisation) uses old texts for several updates. The ratio w says how much ' +
+      'likelier a token is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
     'PPO takes the smaller of w·A and the same with w held within 1 ± ε. A good token (A above 0) is pushed no more ' +
       'above 1 + ε, a bad one below 1 − ε. The way back stays open.',
   ],
@@ -353,8 +353,8 @@ const penalty = {
     'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model, ' +
       'itself before training: at each token β times the difference of the log-probabilities, which can also be ' +
       'negative.',
-    'Their sum is the KL (Kullback–Leibler divergence) of the text, in nats. At 4 nats it is e⁴ = 55 times as likely ' +
-      'as under the base. At β = 0 nothing holds the policy.',
+    'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence). 4 nats make a text ' +
+      'e⁴ = 55 times as likely as under the base. Clipping compares with the last policy, this with the base.',
   ],
   question: 'Set β so that the penalty of this text is one point.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
@@ -380,7 +380,7 @@ const penalty = {
   facts(state, material) {
     const kl = totalKl(material);
     return [
-      `KL of this text: ${number(kl)} nats. The policy makes it ${timesText(Math.abs(kl))} ` +
+      `The sum of this text: ${number(kl)} nats. The policy makes it ${timesText(Math.abs(kl))} ` +
         `${kl >= 0 ? 'as likely as' : 'less likely than'} the base does.`,
       `Reward: ${number(scoreOf(material))} − ${number(state.beta)} · ${number(kl)} = ` +
         `${number(scoreOf(material) - state.beta * kl)}.`,
@@ -455,8 +455,8 @@ const overoptimised = {
     'The score is only a model of what people want. Gold is the thing itself: here, the judge that labelled. At ' +
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
-    'This is over-optimisation. A KL penalty, a KL budget (a stop at a set KL), new labels or an early stop help. ' +
-      'Without gold, watch for a KL that shoots up and texts that repeat one trick.',
+    'This is over-optimisation. A KL penalty, a KL budget (a stop at a set KL), new labels or an early stop ' +
+      'help. Without gold, let people compare texts of two steps: the score cannot show it.',
   ],
   question: 'Choose the step at which you would have stopped.',
   formula: 'J = E[score] − β · KL(policy, base)',

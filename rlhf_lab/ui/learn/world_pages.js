@@ -111,8 +111,8 @@ const world = {
   text: [
     'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
       'every move a probability. A drunk cat may go elsewhere.',
-    'V is what the cat will earn from a cell on average; each move of delay leaves nine tenths. Q is the ' +
-      'same after one given move. The advantage says how much better that move is than the usual choice.',
+    'V is what the policy earns from a cell on average; each move of delay leaves nine tenths. Q is the same ' +
+      'with the first move fixed. The advantage says how much better that move is than the policy’s average.',
   ],
   question: 'Move the bathtub beside the cat, and make it drunk, until its V falls below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s)',
@@ -352,11 +352,11 @@ const baseline = {
   text: [
     'If every walk ends well, every move is pushed up, and the samples are large and noisy. Subtract a baseline: ' +
       'what this place usually brings. Then only moves that do better than usual are pushed up.',
-    'The exact mean does not change: give every move of a cell the same extra push, and the pushes cancel. The ' +
-      'mean of 400 walks still wobbles. The best baseline is near the value V.',
+    'The exact mean does not change: the probabilities of a cell sum to 1, so pushing all its moves alike ' +
+      'changes nothing on average. The mean of 400 walks still wobbles. The best baseline is near the value V.',
   ],
   question: 'Find the baseline at which the samples spread least.',
-  formula: '∇J = E[ Σₜ (Gₜ − b(sₜ)) ∇ log π(aₜ | sₜ) ]',
+  formula: '∇J = E[ Σₜ γᵗ (Gₜ − b(sₜ)) ∇ log π(aₜ | sₜ) ]',
   core: 'core.advantages.reinforce_weights',
   sliders: () => [{ name: 'baseline', label: 'baseline b', min: -20, max: 100, step: 2 }],
   begin: () => ({ baseline: 0 }),
