@@ -163,7 +163,7 @@ class Trainer(PolicyTrainer):
         checkpoint = load_latest(Path(folder))
         if checkpoint is not None:
             self.state.load_state_dict(*checkpoint)
-        return self.steps_done
+        return 0 if checkpoint is None else self.steps_done
 
 
 def _config(settings: dict[str, Any]) -> PolicyConfig:

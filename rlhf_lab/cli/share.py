@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,15 +29,17 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
     from rlhf_lab.ui.context import Context  # late: Gradio takes seconds
-    from rlhf_lab.ui.share.page import index_page, write_page
+    from rlhf_lab.ui.share.page import INDEX, write_index, write_page
     from rlhf_lab.ui.share.recording import record
 
+    if args.index and args.out.name == INDEX:
+        raise ConfigError(f"--index writes {INDEX} beside the page. Choose another name for the page.")
     home = resolve_home(args)
     with open_existing_database(home) as db:
         recording = record(Context(home, db), args.run_id, names=args.names)
         write_page(recording, args.out, force=args.force)
     if args.index:
-        args.out.with_name("index.html").write_text(index_page(args.out.parent), encoding="utf-8")
+        write_index(args.out.parent, force=args.force)
     size = args.out.stat().st_size
     result = {"file": str(args.out), "bytes": size, "pairs": len(recording["pairs"])}
     print_result(args, result, f"{args.out}: {size / 1e6:.1f} MB, {len(recording['pairs'])} blind pairs")

@@ -58,7 +58,7 @@ def cut_middle(text: str, max_chars: int) -> str:
         return text
     end = max_chars // 3
     head, tail = text[: max_chars - end - 3], text[-end:]
-    head_end, tail_start = head.rfind(" ", len(head) - MAX_CUT_WORD), tail.find(" ", 0, MAX_CUT_WORD)
+    head_end, tail_start = head.rfind(" ", max(0, len(head) - MAX_CUT_WORD)), tail.find(" ", 0, MAX_CUT_WORD)
     return f"{head[:head_end] if head_end > 0 else head} … {tail[tail_start + 1 :]}"
 
 

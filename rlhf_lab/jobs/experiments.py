@@ -60,8 +60,8 @@ EXPERIMENTS = {
     "no-penalty": Experiment(
         "No KL penalty",
         "Watch the score and gold: when do they part, and how large is the KL by then?",
-        "Nothing held the policy near the base. It found texts that the reward model overrates, and what the judge really likes "
-        "was lost. This is over-optimisation.",
+        "Nothing held the policy near the base. It learned to please the judge, then found texts that the reward model "
+        "overrates: the score went on rising while gold fell from its best. This is over-optimisation.",
         {**UNHELD, "lr": 0.003, "steps": 60},
     ),
     "length": Experiment(
@@ -76,7 +76,7 @@ EXPERIMENTS = {
         "Four passes over each batch with a large learning rate. Watch the clip fraction (the share of tokens past their bound), "
         "then the KL and gold.",
         "Clipping stops a token once its ratio has passed the bound, but the step that carries it there may be of any size, and "
-        "other tokens are carried along. So it slows a large update down; it does not hold it.",
+        "other tokens are carried along. So it slows a large update down; it does not stop it.",
         {"kl_budget": None, "lr_schedule": "constant", "lr": 0.01, "epochs": 4, "cliprange": 0.2, "steps": 25},
     ),
     "random-labels": Experiment(

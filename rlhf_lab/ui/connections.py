@@ -85,6 +85,10 @@ class LimitedProtocol(H11Protocol):
     network: str | None = None
     _head_timer: asyncio.TimerHandle | None = None
 
+    def _should_upgrade_to_ws(self) -> bool:
+        """Never: the lab has no WebSockets, and one would be handed to a protocol that does not give the place back."""
+        return False
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         network = network_of(self.client[0]) if self.client else ""

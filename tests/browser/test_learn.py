@@ -11,7 +11,7 @@ MAX_WORDS = 90
 WORDS = ".lab-learn .words > p:not(.formula, .notice), .lab-learn .question p"
 #: What answers the question of each page: values of sliders, and controls to press, in turn.
 ANSWERS = {
-    "world": ["slip=0.7", "random=1", "piece-meat", "cell-0", "piece-start", "cell-11"],
+    "world": ["slip=0.7", "piece-bathtub", "cell-9"],
     "trajectory": ["gamma=0.6"],
     "gradient": ["exponent=4"],
     "to-go": [],  # depends on the walk: see below

@@ -21,7 +21,7 @@ test('wins are choices of the side that the policy wrote, and ties decide nothin
 });
 
 test('a vote has the chosen text first', () => {
-  const pair = { turns: [{ role: 'user', content: 'Why?' }], texts: ['a', 'b'], policy: 0 };
+  const pair = { prompt: 'Why?', turns: [], texts: ['a', 'b'], policy: 0 };
   const rows = voteLines([pair, pair], [1, 2], 'reader of x')
     .trim()
     .split('\n')

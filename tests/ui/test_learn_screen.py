@@ -110,7 +110,7 @@ def test_every_experiment_has_a_labelled_project_and_a_run_to_come(ctx):
 
 def test_the_run_follows_the_reward_model(ctx, material, monkeypatch):
     project = start_experiment(ctx.db, ctx.home, "no-penalty")
-    assert material()["experiment"] == {"name": "no-penalty", "step": 0, "steps": 0, "curves": None}
+    assert material()["experiment"] == {"name": "no-penalty", "problem": "", "step": 0, "steps": 0, "curves": None}
     row = reward_model(ctx, note="")
     cache = type("Cache", (), {"db": ctx.db, "home": ctx.home, "distributed": job_handlers.ModelCache.distributed})()
     monkeypatch.setattr(job_handlers, "train_reward_model", lambda *_, **__: row)

@@ -9,8 +9,10 @@ from fake_runs import KL, SCORE, a_run
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.records import Sample, StepResult, TokenRecord
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.share import page as share
 from rlhf_lab.ui.share.page import import_map, resolve, share_page
 from rlhf_lab.ui.share.recording import blind_pairs, record, spread_out
@@ -46,20 +48,38 @@ def test_the_data_is_complete_and_no_text_ends_its_element(ctx, run):
     assert data["tokens"]["2"]["rows"][0]["tokens"] == [HOSTILE]
     assert next(item for item in data["settings"] if item["name"] == "beta")["value"] == "0.1"
     assert data["labelled_by"] == []
-    assert (
-        "policy/clipfrac_avg" not in data["feed"]["points"]
-        or data["feed"]["points"]["policy/clipfrac_avg"][0][1] is None
-    )
+    assert [point[1] for point in data["feed"]["points"]["policy/clipfrac_avg"]] == [None, None]
 
 
 def test_pairs_are_the_texts_of_policy_and_base_on_sides_that_a_seed_chooses(ctx, run):
     (pair,) = record(ctx, run.id)["pairs"]  # the other sample is the base's own text
     assert pair["texts"][pair["policy"]] == f"{HOSTILE} 2".strip()
-    rows = [{"turns": [], "text": f"new {i}", "base_text": f"old {i}"} for i in range(30)]
-    pairs = blind_pairs({"run": 1, "step": 2, "rows": rows}, 1)
+    assert pair["prompt"] == HOSTILE
+    many = a_run(ctx, name="many pairs")
+    for at, name in ((0, "old"), (5, "new")):
+        samples = [Sample(f"prompt {i}", i, f"{name} {i}", 0.0) for i in range(30)]
+        record_step(ctx.db, many.id, StepResult(at, {SCORE: 0.0} if at else {}, [], samples))
+    pairs = blind_pairs(ctx.db, many.id, 5)
     assert len(pairs) == 20
     assert {pair["policy"] for pair in pairs} == {0, 1}
     assert all(pair["texts"][pair["policy"]].startswith("new") for pair in pairs)
+
+
+def test_only_this_run_and_only_changed_settings_are_named(ctx, run):
+    a_run(ctx, name="a secret plan")
+    untouched = PolicyConfig.for_algorithm("ppo")
+    row = create_run(
+        ctx.db,
+        ctx.project.id,
+        run.reward_model_id,
+        "as recommended",
+        config=untouched.to_dict(),
+        manifest={},
+        total_steps=9,
+    )
+    recording = record(ctx, row.id)
+    assert "a secret plan" not in share_page(recording)
+    assert [item["name"] for item in recording["settings"] if item["is_changed"]] == []
 
 
 def test_scripts_import_each_other_by_names_that_the_map_has():
@@ -82,13 +102,17 @@ def test_a_page_that_is_too_large_is_refused(ctx, run, monkeypatch):
 
 def test_an_index_lists_the_pages_of_a_folder(ctx, run, tmp_path):
     words = ["share", str(run.id), "--home", str(ctx.home), "--index", "--json", "--out"]
-    (tmp_path / "other.html").write_text("<p>no recording</p>")
+    (tmp_path / "other.html").write_bytes(b"<p>no recording \xff</p>")
     for name in ("first.html", "a & b.html"):
         assert main([*words, str(tmp_path / name)]) == 0
     index = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'href="([^"]+)"', index) == ["a%20%26%20b.html", "first.html"]
     assert "<script" not in index
     assert html.escape(HOSTILE[:60]) in index
+    (tmp_path / "index.html").write_text("my own page")
+    assert main([*words, str(tmp_path / "third.html")]) == 1
+    assert (tmp_path / "index.html").read_text() == "my own page"
+    assert main([*words, str(tmp_path / "new" / "index.html")]) == 1
 
 
 def test_the_command_writes_the_file_once(ctx, run, tmp_path, capsys):

@@ -5,6 +5,7 @@ reward model, and recorded ones (assets/learn/recording.json, written by benchma
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
@@ -12,9 +13,11 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import ASSETS
+from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Role, Run
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs.experiments import EXPERIMENTS, start_experiment
+from rlhf_lab.jobs.retraining import last_training
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_series
@@ -36,6 +39,7 @@ MAX_CURVE_POINTS = 200
 MIN_LABELS = 5
 DECIMALS = 4
 MAX_STEPS_BACK = 20
+CACHED_S = 60.0
 CLEAR_CHANGE = 0.01  # of a ratio
 
 Kind = Literal["run", "labels", "curves", "recording"]
@@ -53,9 +57,10 @@ class Curves(TypedDict):
 
 
 class ExperimentView(TypedDict):
-    """An experiment of the open project. name: in EXPERIMENTS. step: 0 before its run."""
+    """An experiment of the open project. name: in EXPERIMENTS. step: 0 before its run. problem: why it does not go on, or ""."""
 
     name: str
+    problem: str
     step: int
     steps: int
     curves: Curves | None
@@ -125,13 +130,23 @@ def recorded_material() -> Numbers:
 
 
 def own_view(ctx: Context) -> TokenView | None:
-    """The last step with stored tokens and a clear change of some token, of the newest run that clips ratios and trains a value
-    function."""
-    for run in runs(ctx.db, ctx.project.id):
+    """`last_view`, read again only when a run has changed."""
+    project_runs = runs(ctx.db, ctx.project.id)
+    key = f"learn/view/{ctx.project.id}/{max((run.updated_at for run in project_runs), default=0)}"
+    return ctx.cache.get(key, CACHED_S, lambda: last_view(ctx.db, project_runs))
+
+
+def last_view(db: Database, project_runs: Sequence[Run]) -> TokenView | None:
+    """The last step with stored tokens and a clear change of some token, of the newest run whose numbers the pages explain.
+
+    It clips ratios, trains a value function, and takes log-ratios for the KL.
+    """
+    for run in project_runs:
         config = PolicyConfig.from_dict(run.config)
-        if config.token_rows and config.spec.clips and config.uses_value_function:
+        has_numbers = config.token_rows and config.spec.clips and config.uses_value_function
+        if has_numbers and config.kl_estimator == "k1":
             for step in range(run.step, max(0, run.step - MAX_STEPS_BACK), -1):
-                view = token_view(ctx.db, run.id, step)
+                view = token_view(db, run.id, step)
                 if any(has_clear_change(row) for row in view["rows"]):
                     return view
     return None
@@ -176,11 +191,11 @@ def own_experiment(ctx: Context) -> ExperimentView | None:
         return None
     run = next((run for run in runs(ctx.db, ctx.project.id) if run.name == EXPERIMENTS[name].title), None)
     if run is None:
-        return {"name": name, "step": 0, "steps": 0, "curves": None}
+        job = last_training(ctx.db, ctx.project.id)
+        return {"name": name, "problem": job.error if job else "", "step": 0, "steps": 0, "curves": None}
+    has_ended = run.status in (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
     curves = curves_of(ctx.db, run)
     return {
-        "name": name,
-        "step": run.step,
-        "steps": run.total_steps,
+        "name": name, "problem": f"Its run is {run.status}." if has_ended else "", "step": run.step, "steps": run.total_steps,
         "curves": curves if len(curves["steps"]) > 1 else None,
-    }
+    }  # fmt: skip

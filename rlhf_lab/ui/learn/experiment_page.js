@@ -54,8 +54,10 @@ function card(experiment, running, start) {
   </section>`;
 }
 
-export const progressText = ({ step, steps }) =>
-  steps ? `Step ${step} of ${steps}. The curves grow below.` : 'The reward model is being trained …';
+export function progressText({ step, steps, problem }) {
+  if (problem) return `It ended at step ${step}. ${problem}`;
+  return steps ? `Step ${step} of ${steps}. The curves grow below.` : 'The reward model is being trained …';
+}
 
 /** @param {Experiment[]} experiments @param {(name: string) => void} start */
 export const experimentPage = (experiments, start) => ({
@@ -65,8 +67,8 @@ export const experimentPage = (experiments, start) => ({
   text: [
     'Each of these runs takes one to three minutes on a laptop and goes wrong in its own way. Read first what to ' +
       'look for. The explanation comes when the run has ended.',
-    'A run opens a project of its own, with a simulated judge’s labels. Your project stays as it is; open it again ' +
-      'under Project.',
+    'It opens a project of its own for everybody, with a simulated judge’s labels. Yours stays as it is; open it ' +
+      'again under Project.',
   ],
   question: 'Run one, and say what goes wrong before the page does.',
   praise: '✓ The run has ended. Were you right?',

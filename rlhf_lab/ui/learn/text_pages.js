@@ -137,7 +137,7 @@ const clipping = {
   ],
   facts(state, material) {
     const count = clippedTokens(state, material).length;
-    return [`${count} of ${plural(allTokens(material).length, 'token')} pushed no more.`];
+    return [`${count} of ${plural(allTokens(material).length, 'token')} held back.`];
   },
   isSolved(state, material) {
     const count = clippedTokens(state, material).length;
@@ -155,8 +155,8 @@ const advantage = {
   uses: 'run',
   text: [
     'The value function guesses, at each token, what the text will still earn. A surprise δ is what the next token ' +
-      'brings beyond that guess, one sample of Q − V. The advantage adds the surprises that follow, each multiplied ' +
-      'once more by γλ.',
+      'brings beyond that guess: a sample of Q − V if the guesses are right. The advantage adds the surprises that ' +
+      'follow, each multiplied once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
@@ -273,8 +273,8 @@ const value = {
     const { plain, clipped } = lossesAt(state.value, material);
     const { at, token, old, target } = worstValue(material);
     return [
-      `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}, range ± ` +
-        `${number(clipRange(material))}.`,
+      `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}, ` +
+        `range of this picture ± ${number(clipRange(material))}.`,
       `Plain loss ${number(plain)}, loss with the range ${number(clipped)}; the larger one counts.`,
     ];
   },
@@ -455,7 +455,7 @@ const overoptimised = {
     'The score is only a model of what people want. Gold is the thing itself: here, the judge that labelled. At ' +
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
-    'This is over-optimisation. A KL penalty, a KL budget (a stop at a set KL), new labels or an early stop ' +
+    'This is over-optimisation. A KL penalty, a KL budget (a limit at which β grows), new labels or an early stop ' +
       'help. Without gold, let people compare texts of two steps: the score cannot show it.',
   ],
   question: 'Choose the step at which you would have stopped.',
@@ -475,7 +475,7 @@ const overoptimised = {
   facts(state, material) {
     const { step, score, gold, kl } = atStep(state, material);
     return [
-      `Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats: its texts are ` +
+      `Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats: on average its texts are ` +
         `${timesText(Math.max(0, kl))} as likely as under the base.`,
     ];
   },

@@ -36,6 +36,7 @@ class Learn {
     this.material = /** @type {LearnMaterial | null} */ (null);
     this.news = /** @type {LearnMaterial | null} */ (null);
     this.states = {}; // of the pages, by name
+    this.wasTouched = false; // whether something was done on the page that is open
     this.solved = new Set(readProgress());
   }
 
@@ -46,8 +47,11 @@ class Learn {
 
   async update() {
     this.news = (await api.material.ifChanged()) ?? this.news;
-    const isRunning = this.pages[this.at] === this.last && this.news;
-    if (!this.material || isRunning) this.draw();
+    if (!this.material) this.draw();
+    else if (this.pages[this.at] === this.last && this.news) {
+      this.useNews();
+      this.drawPicture();
+    }
   }
 
   async startExperiment(name) {
@@ -80,6 +84,7 @@ class Learn {
   /** @param {Record<string, any>} change of the page's state @param {Record<string, any>} shared of the world */
   set(change, shared = {}) {
     const page = this.pages[this.at];
+    this.wasTouched = true;
     Object.assign(this.stateOf(page), change);
     Object.assign(this.world, shared);
     this.drawPicture();
@@ -91,6 +96,7 @@ class Learn {
     this.at = at;
     this.world = { world: FIRST_WORLD, random: FIRST_RANDOM }; // each page begins with the same
     for (const { name } of WORLD_PAGES) delete this.states[name];
+    this.wasTouched = false;
     this.draw();
     this.root.querySelector('h2').focus();
   }
@@ -175,7 +181,7 @@ class Learn {
     const act = { set: (change, shared) => this.set(change, shared) };
     redraw(this.root.querySelector('.picture'), ...page.picture(state, source, act), ...this.origin(page));
     this.root.querySelector('.facts').replaceChildren(...page.facts(state, source).map((fact) => html`<p>${fact}</p>`));
-    this.drawQuestion(page, page.isSolved(state, source));
+    this.drawQuestion(page, (this.wasTouched || page === this.last) && page.isSolved(state, source));
   }
 
   drawQuestion(page, isSolved) {
@@ -222,7 +228,8 @@ const formulaLine = ({ formula, core }) =>
 
 function readProgress() {
   try {
-    return JSON.parse(localStorage.getItem(PROGRESS) ?? '[]');
+    const names = JSON.parse(localStorage.getItem(PROGRESS) ?? '[]');
+    return Array.isArray(names) ? names : [];
   } catch (error) {
     return []; // written by something else
   }

@@ -114,7 +114,7 @@ const world = {
     'V is what the policy earns from a cell on average; each move of delay leaves nine tenths. Q is the same ' +
       'with the first move fixed. The advantage says how much better that move is than the policy’s average.',
   ],
-  question: 'Move the bathtub beside the cat, and make it drunk, until its V falls below 0.',
+  question: 'Put the bathtub beside the cat, and make it drunk, until its V is below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s)',
   core: 'core.advantages.gae',
   sliders: () => WORLD_SLIDERS,
@@ -242,9 +242,9 @@ const gradient = {
 
 // ---- reward-to-go
 
-const isBroom = (shared, reward) => reward === -shared.world.broomCost;
-const hasBroom = (shared) => (steps) => steps.some(({ reward }, t) => isBroom(shared, reward) && t < steps.length - 2);
-const lastBroom = (shared, steps) => steps.findLastIndex(({ reward }) => isBroom(shared, reward));
+// The move that last led onto the broom; -1 if none did. The bathtub may cost as much, so the cell decides.
+const lastBroom = (shared, steps) => steps.findLastIndex((_, t) => steps[t + 1]?.cell === shared.world.broom);
+const hasBroom = (shared) => (steps) => lastBroom(shared, steps) >= 0;
 
 // How far the gradients of single walks are from their mean.
 function gradientSpread(shared, weights) {

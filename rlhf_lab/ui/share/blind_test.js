@@ -42,8 +42,7 @@ export function voteLines(pairs, choices, reader) {
   return choices
     .map((choice, i) => {
       const [chosen, rejected] = choice === 1 ? [...pairs[i].texts].reverse() : pairs[i].texts;
-      const prompt = pairs[i].turns.at(-1)?.content ?? '';
-      return JSON.stringify({ prompt, chosen, rejected, tie: choice === 2, annotator: reader });
+      return JSON.stringify({ prompt: pairs[i].prompt, chosen, rejected, tie: choice === 2, annotator: reader });
     })
     .map((line) => `${line}\n`)
     .join('');
@@ -56,6 +55,8 @@ export class BlindTest {
   constructor(recording) {
     this.recording = recording;
     this.choices = /** @type {number[]} */ ([]);
+    // Readers are told apart, and not known.
+    this.reader = `reader ${crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}`;
     this.node = html`<section class="lab-card blind" aria-label="blind test"></section>`;
     this.draw();
   }
@@ -94,7 +95,7 @@ export class BlindTest {
     const { pairs, title } = this.recording;
     const save = () => {
       const link = document.createElement('a');
-      const lines = voteLines(pairs, this.choices, `reader of ${title}`);
+      const lines = voteLines(pairs, this.choices, `${this.reader} of ${title}`);
       link.href = `data:application/jsonl;charset=utf-8,${encodeURIComponent(lines)}`;
       link.download = 'votes-of-a-reader.jsonl';
       link.click();

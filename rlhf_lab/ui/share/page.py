@@ -16,6 +16,8 @@ from rlhf_lab.ui.share.recording import Recording
 
 ENTRY = "share/view.js"
 MAX_BYTES = 5_000_000
+INDEX = "index.html"
+INDEX_MARK = '<meta name="generator" content="rlhf-lab index">'
 EMBEDDED = re.compile(r'<script type="application/json" id="recording">(.*?)</script>', re.DOTALL)
 RELATIVE_IMPORT = re.compile(r"(\bfrom |\bimport )'(\.{1,2}/[^']+)'")
 #: What a page of untrusted texts may do: run its own scripts, which are in it, and nothing else.
@@ -90,7 +92,7 @@ def index_page(folder: Path) -> str:
     """A page that lists the shared pages of a folder, the newest first: with it, the folder is a static site."""
     recordings = []
     for file in sorted(folder.glob("*.html")):
-        if match := EMBEDDED.search(file.read_text(encoding="utf-8")):
+        if match := EMBEDDED.search(file.read_text(encoding="utf-8", errors="replace")):
             recording = json.loads(match[1])
             recordings.append((recording["recorded_at"], file.name, recording["title"], recording["algorithm"]))
     items = "".join(
@@ -99,7 +101,7 @@ def index_page(folder: Path) -> str:
         for at, name, title, algorithm in sorted(recordings, reverse=True)
     )
     return (
-        f'{page_head("Recorded runs")}</head><body class="lab-shared"><main class="lab lab-share">'
+        f'{page_head("Recorded runs")}{INDEX_MARK}</head><body class="lab-shared"><main class="lab lab-share">'
         f'<section class="lab-card"><h1>Recorded runs</h1><ul>{items}</ul></section></main></body></html>\n'
     )
 
@@ -112,3 +114,12 @@ def write_page(recording: Recording, file: Path, *, force: bool = False) -> None
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(file) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def write_index(folder: Path, *, force: bool = False) -> None:
+    """Write `index_page` into the folder. Raises ConfigError if it has another index, unless `force`."""
+    file = folder / INDEX
+    if file.exists() and not force and INDEX_MARK not in file.read_text(encoding="utf-8", errors="replace"):
+        raise ConfigError(f"{file} exists and is no list of recorded runs. Add --force to replace it.")
+    with atomic_file(file) as temporary:
+        temporary.write_text(index_page(folder), encoding="utf-8")

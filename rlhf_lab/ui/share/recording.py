@@ -6,21 +6,22 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.chat_format import Chat
+from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import Run
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
-from rlhf_lab.store.run_metrics import token_record_steps
+from rlhf_lab.store.run_metrics import samples_at, token_record_steps
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.votes import voters
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views.run_feed import FeedReply, feed_of
-from rlhf_lab.ui.run_views.run_summary import StepSamples, samples_at_step
+from rlhf_lab.ui.run_views.run_summary import RunView, StepSamples, current_reward_model_id, samples_at_step
 from rlhf_lab.ui.shared.charts import CURVES
 from rlhf_lab.ui.shared.glossary import definitions
 from rlhf_lab.ui.train.token_view import TokenView, token_view
@@ -31,8 +32,9 @@ MAX_TOKEN_STEPS = 12
 
 
 class SharedPair(TypedDict):
-    """A pair to judge. texts: left and right. policy: which of them the policy wrote, 0 or 1."""
+    """A pair to judge. texts: left and right. policy: which of them the policy wrote, 0 or 1. turns: of the prompt."""
 
+    prompt: str
     turns: Chat
     texts: tuple[str, str]
     policy: int
@@ -72,10 +74,12 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     such run."""
     db, run = ctx.db, get_run(ctx.db, run_id)
     project, feed = get_project(db, run.project_id), feed_of(ctx).whole(run)
+    feed["static"] = {**feed["static"], "runs": [], "reward_models": []}  # of others, which the page does not show
     steps = spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
     samples = {step: samples_at_step(db, run.id, step) for step in steps}
     token_steps = spread_out([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
-    report = reward_model.report if (reward_model := reward_model_of(db, run.reward_model_id)) else {}
+    reward_model = reward_model_of(db, current_reward_model_id(RunView.load(db, run)))
+    report = reward_model.report if reward_model else {}
     accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
     return {
         "title": run.name,
@@ -90,7 +94,7 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
         "settings": settings_of(run),
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],
-        "pairs": blind_pairs(samples[steps[-1]], run.id) if steps and steps[-1] else [],
+        "pairs": blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else [],
         "definitions": definitions(),
     }
 
@@ -105,23 +109,28 @@ def spread_out(steps: list[int], most: int) -> list[int]:
 def settings_of(run: Run) -> list[SharedSetting]:
     """The settings that the run's algorithm reads."""
     config = PolicyConfig.from_dict(run.config)
+    recommended = PolicyConfig.for_algorithm(config.algorithm)
     return [
         {
             "name": item.name, "value": str(getattr(config, item.name)), "about": item.help,
-            "is_changed": getattr(config, item.name) != item.default,
+            "is_changed": getattr(config, item.name) != getattr(recommended, item.name),
         }
         for item in fields_of(PolicyConfig) if item.applies_to(config.algorithm)
     ]  # fmt: skip
 
 
-def blind_pairs(samples: StepSamples, run_id: int) -> list[SharedPair]:
-    """The last samples beside those of the base, on random sides; pairs of equal texts are left out."""
+def blind_pairs(db: Database, run_id: int, step: int) -> list[SharedPair]:
+    """The samples of a step beside those of the base, on random sides; pairs of equal texts are left out."""
+    base = {(sample.prompt, sample.seed): sample.text.strip() for sample in samples_at(db, run_id, 0)}
     sides = random.Random(derive_seed(run_id, "shared pairs"))
     pairs: list[SharedPair] = []
-    for row in samples["rows"]:
-        if row["base_text"] is None or row["base_text"] == row["text"]:
+    for sample in samples_at(db, run_id, step):
+        text, other = sample.text.strip(), base.get((sample.prompt, sample.seed))
+        if other is None or other == text:
             continue
         policy = sides.randrange(2)
-        texts = (row["text"], row["base_text"]) if policy == 0 else (row["base_text"], row["text"])
-        pairs.append({"turns": row["turns"], "texts": texts, "policy": policy})
+        texts = (text, other) if policy == 0 else (other, text)
+        pairs.append(
+            {"prompt": sample.prompt, "turns": turns_of_prompt(sample.prompt), "texts": texts, "policy": policy}
+        )
     return pairs[:MAX_PAIRS]

@@ -18,7 +18,7 @@ import { TokenView } from '../train/token_view.js';
  *   tokens: Record<string, import('../api_types').TokenView>,
  *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
  *   accuracy: number[] | null, labelled_by: string[], definitions: Record<string, string>,
- *   pairs: { turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
+ *   pairs: { prompt: string, turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
  * }} Recording
  */
 
@@ -52,7 +52,7 @@ function results() {
     ${
       percent &&
       html`<p>
-        ${term('reward model')}: it ranks ${percent[0]} of held-out labels rightly (95 % interval: ${percent[1]} to
+        ${term('reward model')}: it ranks ${percent[0]} of held-out labels correctly (95 % interval: ${percent[1]} to
         ${percent[2]}).
       </p>`
     }
@@ -128,7 +128,7 @@ function settings() {
     </tr>`;
   return html`<details class="lab-card">
     <summary><h2>Settings</h2></summary>
-    <p class="muted">Bold: not the lab’s default.</p>
+    <p class="muted">Bold: not what the lab recommends for this algorithm.</p>
     <table>
       <tbody>${recording.settings.map(row)}</tbody>
     </table>
