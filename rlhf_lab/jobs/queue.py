@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, false, select, update
+from sqlalchemy import Connection, Row, case, delete, false, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import Job
@@ -17,6 +17,7 @@ from rlhf_lab.errors import NotFoundError
 from rlhf_lab.jobs.engine_process import engine_from_row, is_gone
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
+from rlhf_lab.store.projects import CURRENT_PROJECT_QUERY
 
 MAX_ATTEMPTS = 5  # interruptions in a row without progress
 
@@ -63,10 +64,12 @@ def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: di
 def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: int | None = None) -> Job | None:
     """Claim the oldest queued job of these kinds for this engine, which sets it to running. None if there is none.
 
-    Only one engine can claim a job. project_id: only jobs of this project.
+    Jobs of the open project come before those of others. Only one engine can claim a job. project_id: only jobs of this project.
     """
     is_queued = t.jobs.c.status == JobStatus.QUEUED
-    query = select(t.jobs.c.id).where(is_queued, t.jobs.c.kind.in_(kinds)).order_by(t.jobs.c.id).limit(1)
+    open_project = CURRENT_PROJECT_QUERY.with_only_columns(t.projects.c.id).scalar_subquery()
+    order = case((t.jobs.c.project_id == open_project, 0), else_=1)
+    query = select(t.jobs.c.id).where(is_queued, t.jobs.c.kind.in_(kinds)).order_by(order, t.jobs.c.id).limit(1)
     if project_id is not None:
         query = query.where(t.jobs.c.project_id == project_id)
     with db.read() as conn:

@@ -13,6 +13,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import count_live_labels
+from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_model_list import newest_listed
 from rlhf_lab.store.votes import label_count, vote_counts, voters
 
@@ -121,23 +122,34 @@ def training_payload(db: Database, project_id: int, source: Source, config: Rewa
 
 def training_status(db: Database, project_id: int) -> str:
     """A text about a reward model that is being trained, is queued or is due; "" if there is none."""
+    training = open_training(db, project_id)
+    return (
+        "" if training is None else f"A reward model from {_label_origin(db, project_id, training[0])} {training[1]}."
+    )
+
+
+def open_training(db: Database, project_id: int) -> tuple[Source, str] | None:
+    """Whose labels a reward model is trained on that is being trained, is queued or is due, and what it does, such as "is being
+    trained"; None if there is none."""
     open_jobs = queue.jobs(
         db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
     )
     if not open_jobs:
         due_sources = [source for source in Source if is_retraining_due(db, project_id, source)]
-        label_origin = _label_origin(db, project_id, due_sources[0]) if due_sources else ""
-        return f"A reward model from {label_origin} is due and starts automatically." if due_sources else ""
-    job, label_origin = open_jobs[0], _label_origin(db, project_id, Source(open_jobs[0].payload["source"]))
+        return (due_sources[0], "is due and starts automatically") if due_sources else None
+    job, source = open_jobs[0], Source(open_jobs[0].payload["source"])
     if job.status is JobStatus.RUNNING:
-        return f"A reward model learns from {label_origin}."
+        return source, "is being trained"
     earlier_runs = [
         run_job
         for run_job in queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=UNFINISHED_JOB_STATUSES)
-        if run_job.id < job.id
+        if run_job.status is JobStatus.RUNNING or (run_job.project_id == project_id and run_job.id < job.id)
     ]
-    waiting_for = f"until run {earlier_runs[0].payload['run_id']} has ended" if earlier_runs else "for the engine"
-    return f"A reward model from {label_origin} waits {waiting_for}."
+    if not earlier_runs:
+        return source, "waits for the engine"
+    run_id, other_id = earlier_runs[0].payload["run_id"], earlier_runs[0].project_id
+    elsewhere = "" if other_id in (None, project_id) else f' of "{get_project(db, other_id).name}"'
+    return source, f"waits until run {run_id}{elsewhere} has ended"
 
 
 def _label_origin(db: Database, project_id: int, source: Source) -> str:

@@ -308,6 +308,7 @@ def new_project_while_a_run_goes_on(page, run) -> None:
     dialog = page.get_by_role("dialog", name="next class")
     expect(dialog).to_contain_text(f"Run {run.id} (")
     expect_inside(page, "dialog before the next class")
+    dialog.get_by_label("Stop training").uncheck()
     control(page, "class-begin").click()
     expect(dialog.get_by_role("status")).to_contain_text(re.compile(r"Run \d+ of .* is (running|paused|queued)"))
     control(page, "class-close").click()

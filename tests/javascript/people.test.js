@@ -49,8 +49,12 @@ test('visitors are listed with the gold pairs only if they answered one', () => 
 
 test('the dialog before the next class says what goes on', () => {
   const runs = [{ id: 3, name: 'ppo', status: 'running', step: 12, total_steps: 40 }];
-  assert.deepEqual(stateSentences({ project: 'Cats', labels: 1, people: 1, present: 24, runs, has_code: true }), [
+  const state = { project: 'Cats', labels: 1, people: 1, present: 24, runs, training: '', has_code: true };
+  const sentences = [
     '"Cats" has 1 label by 1 person. 24 people are connected.',
     'Run 3 (ppo) is running, at step 12 of 40.',
-  ]);
+  ];
+  assert.deepEqual(stateSentences(state), sentences);
+  const training = 'A reward model waits.';
+  assert.deepEqual(stateSentences({ ...state, training }), [...sentences, training]);
 });

@@ -9,7 +9,7 @@ from rlhf_lab.common.text import cut_middle
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.projects import create_project, open_project
 from rlhf_lab.store.runs import create_run, get_run, set_run_status
 
 GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
@@ -47,6 +47,17 @@ def test_the_oldest_job_of_the_requested_kinds_is_claimed(db: Database, engine_i
     assert queue.claim(db, [COMPLETE, SAMPLE], engine_id).id == first.id
     assert queue.claim(db, [COMPLETE, SAMPLE], engine_id).id == third.id
     assert queue.claim(db, [COMPLETE, SAMPLE], engine_id) is None
+
+
+def test_jobs_of_the_open_project_come_first(db: Database, engine_id: int) -> None:
+    old, new = (create_project(db, name, "m", "h", "tales", 0, [("Once", "train")]) for name in ("old", "new"))
+    jobs = [queue.submit(db, SAMPLE, project_id, {}) for project_id in (None, old.id, new.id, old.id, new.id)]
+    claimed = [queue.claim(db, [SAMPLE], engine_id).id for _ in range(2)]
+    assert claimed == [jobs[2].id, jobs[4].id]
+    open_project(db, old.id)
+    newest = queue.submit(db, SAMPLE, new.id, {})
+    claimed = [queue.claim(db, [SAMPLE], engine_id).id for _ in range(4)]
+    assert claimed == [jobs[1].id, jobs[3].id, jobs[0].id, newest.id]
 
 
 def test_claiming_does_not_wait_for_a_writer_when_there_is_nothing(db: Database, engine_id: int) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from fake_blind_tests import answer, finish_jobs, start
 
-from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.jobs import queue, retraining
+from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.store.blind_tests import end_test
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, update_run
@@ -70,8 +71,24 @@ def test_labels_are_counted_down_to_the_first_reward_model(ctx):
         == label.presence(ctx, Payload(annotator="ann"))["guide_note"]
     )
     vote(ctx, "right")
-    assert shown(ctx)[:2] == ("Reward model", "a reward model is being trained")
+    assert shown(ctx)[:2] == ("Reward model", "a reward model is due and starts automatically")
     assert guide(ctx)["done"] == []
+
+
+def test_the_note_says_what_the_reward_model_waits_for(ctx):
+    """A run of the former class trains on, while the new one waits for its reward model."""
+    run, former = add_run(ctx, RunStatus.RUNNING, 7), ctx.project
+    engine = engine_process.record_heartbeat(ctx.db, "x")
+    run_job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, former.id, {"run_id": run.id})
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine)
+    new = copy_project(ctx.db, former)
+    vote(ctx, *["left"] * 10)
+    retraining.submit_training(ctx.db, new.id, Source.HUMAN)
+    assert guide(ctx)["note"] == f'a reward model waits until run {run.id} of "{former.name}" has ended'
+    queue.finish(ctx.db, run_job.id, {})
+    assert guide(ctx)["note"] == "a reward model waits for the engine"
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine)
+    assert guide(ctx)["note"] == "a reward model is being trained"
 
 
 def test_ten_ties_teach_nothing(ctx):

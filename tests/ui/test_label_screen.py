@@ -160,7 +160,7 @@ def test_the_training_text_follows_the_due_queued_and_running_job(ctx):
     queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
     assert label.state(ctx, "ann")["training_text"] == "A reward model from people's labels waits for the engine."
     queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
-    assert label.state(ctx, "ann")["training_text"] == "A reward model learns from people's labels."
+    assert label.state(ctx, "ann")["training_text"] == "A reward model from people's labels is being trained."
 
 
 def test_newer_progress_has_a_greater_timestamp(ctx):

@@ -1,4 +1,4 @@
-"""What the next class begins with: a new project, a new join code, runs stopped or kept."""
+"""What the next class begins with: a new project, a new join code, training stopped or kept."""
 
 import json
 from types import SimpleNamespace
@@ -7,9 +7,10 @@ import pytest
 from fake_runs import a_run
 from gradio.context import LocalContext
 
-from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.enums import JobStatus, RunStatus, Source
 from rlhf_lab.common.paths import ACCESS_FILE
 from rlhf_lab.common.records import Role
+from rlhf_lab.jobs import queue, retraining
 from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.runs import get_run, set_run_status
@@ -75,11 +76,22 @@ def test_a_new_project_keeps_or_stops_the_run(ctx, calls, stops):
     assert screen.class_state({})["runs"] == [
         {"id": run.id, "name": "mine", "status": "queued", "step": 0, "total_steps": run.total_steps}
     ]
-    reply = screen.next_class({"new_project": True, "stop_runs": stops})
+    reply = screen.next_class({"new_project": True, "stop_training": stops})
     assert ctx.project.id != old.id
     assert (get_run(ctx.db, run.id).status is RunStatus.STOPPED) is stops
     assert (f'Run {run.id} of "{old.name}" is queued.' in reply["message"]) is not stops
     assert (f"Run {run.id} is stopped." in reply["message"]) is stops
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_training_of_the_old_reward_model_is_cancelled_with_the_runs(ctx, calls, stops):
+    old, screen = ctx.project, calls(people, ctx)
+    assert screen.class_state({})["training"] == ""
+    job = retraining.submit_training(ctx.db, old.id, Source.HUMAN)
+    assert screen.class_state({})["training"] == "A reward model from people's labels waits for the engine."
+    reply = screen.next_class({"new_project": True, "stop_training": stops})
+    assert (queue.get_job(ctx.db, job.id).status is JobStatus.CANCELLED) is stops
+    assert ("The training of a reward model is cancelled" in reply["message"]) is stops
 
 
 def test_nothing_changes_without_a_choice_and_only_the_operator_chooses(lab, calls, act_as):
@@ -88,6 +100,6 @@ def test_nothing_changes_without_a_choice_and_only_the_operator_chooses(lab, cal
     assert calls(people, lab).next_class({}) == {"message": "Nothing was changed."}
     for role in (Role.LABELLER, Role.VIEWER):
         act_as(lab.access, role)
-        reply = calls(people, lab).next_class({"new_project": True, "new_code": True, "stop_runs": True})
+        reply = calls(people, lab).next_class({"new_project": True, "new_code": True, "stop_training": True})
         assert "Only the operator" in reply["error"]
     assert (projects(lab.db), lab.access.join_code) == (before, code)

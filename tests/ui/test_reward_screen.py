@@ -313,7 +313,7 @@ def test_a_training_has_loss_and_stage_and_a_second_one_is_refused(ctx):
     queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "validation"})
     assert reward.screen_state(ctx)["job"] == {
         "id": job.id, "running": True, "stage": "validation", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
-        "status_text": "A reward model learns from labels simulated by cheerful.",
+        "status_text": "A reward model from labels simulated by cheerful is being trained.",
     }  # fmt: skip
     with pytest.raises(LabError, match="already"):
         reward.start_training(ctx, Source.SIMULATED, RewardConfig())

@@ -51,7 +51,10 @@ def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
     )
     queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
     shown = options(ctx)
-    assert (shown["training_progress"], shown["training_text"]) == (0.0, "A reward model learns from people's labels.")
+    assert (shown["training_progress"], shown["training_text"]) == (
+        0.0,
+        "A reward model from people's labels is being trained.",
+    )
 
 
 def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):

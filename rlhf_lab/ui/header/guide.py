@@ -83,16 +83,16 @@ class BlindTestProgress:
 
 @dataclass(frozen=True)
 class ProjectProgress:
-    """What the guide depends on. label_note: `label_note`. training: a reward model is trained, or will be without anybody's
-    help. is_guessing: no reward model ranks better than chance for certain. runs: newest first. test: None if there is none, or
-    none since the newest run. result_waits: for the operator to end the test."""
+    """What the guide depends on. label_note: `label_note`. training: what a reward model does that is trained, or will be without
+    anybody's help; "" for none. is_guessing: no reward model ranks better than chance for certain. runs: newest first. test: None
+    if there is none, or none since the newest run. result_waits: for the operator to end the test."""
 
     labels: LabelProgress
     label_note: str
     has_preferences: bool
     has_model: bool
     is_guessing: bool
-    training: bool
+    training: str
     runs: tuple[Run, ...]
     test: BlindTestProgress | None
     result_waits: bool
@@ -112,7 +112,7 @@ def progress_of(ctx: Context) -> ProjectProgress:
         has_preferences=counts[Choice.FIRST] + counts[Choice.SECOND] > 1,
         has_model=bool(list_reward_models(db, project.id)),
         is_guessing=is_guessing(db, project.id),
-        training=bool(retraining.training_status(db, project.id)),
+        training=(retraining.open_training(db, project.id) or ("", ""))[1],
         runs=project_runs,
         test=test,
         result_waits=test is not None and ctx.access.is_multi_user and not test.has_ended,
@@ -224,7 +224,7 @@ def _reward_model_action(progress: ProjectProgress) -> NextAction:
     """While there is no reward model to rely on."""
     if progress.training:
         hint = "It appears below when it is ready. You need not press anything."
-        return NextAction(Step.REWARD_MODEL, "a reward model is being trained", "Look at it", hint)
+        return NextAction(Step.REWARD_MODEL, f"a reward model {progress.training}", "Look at it", hint)
     if progress.labels.remaining > 0:
         return _labelling(progress)
     if not progress.has_preferences:

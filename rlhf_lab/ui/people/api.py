@@ -8,16 +8,16 @@ from urllib.parse import quote, urlsplit
 import segno
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.jobs.project_setup import copy_project
-from rlhf_lab.jobs.retraining import get_label_progress
+from rlhf_lab.jobs.retraining import get_label_progress, training_status
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
@@ -121,23 +121,24 @@ class ClassRun(TypedDict):
 
 
 class ClassState(TypedDict):
-    """What goes on in the open project. people: names that have labelled. runs: active ones, of all projects. has_code: whether
-    people join with a code that can be renewed."""
+    """What goes on in the open project. people: names that have labelled. runs: active ones, of all projects. training: of a
+    reward model, `training_status`. has_code: whether people join with a code that can be renewed."""
 
     project: str
     labels: int
     people: int
     present: int
     runs: list[ClassRun]
+    training: str
     has_code: bool
 
 
 class NextClassPayload(Payload):
-    """What changes for the next class; everything else is kept. stop_runs: all that are active."""
+    """What changes for the next class; everything else is kept. stop_training: of all runs and reward models."""
 
     new_project: bool = False
     new_code: bool = False
-    stop_runs: bool = False
+    stop_training: bool = False
 
 
 def build(ctx: Context) -> None:
@@ -225,27 +226,32 @@ def class_state(ctx: Context, _: Payload) -> ClassState:
             {"id": run.id, "name": run.name, "status": run.status, "step": run.step, "total_steps": run.total_steps}
             for run in run_control.active_runs(ctx.db)
         ],
+        "training": training_status(ctx.db, ctx.project.id),
         "has_code": ctx.access.code.path is not None and ctx.access.default_role is Role.VIEWER,
     }
 
 
 @api.action(NextClassPayload, role=Role.OPERATOR)
 def next_class(ctx: Context, payload: NextClassPayload) -> Message:
-    """The code first, because only that can be refused: nothing is changed then. Raises StoreError."""
+    """The code first, because only that can be refused: nothing is changed then. Trainings of reward models last: the scheduler
+    begins none in a project that is not open. Raises StoreError."""
     done = []
     if payload.new_code:
         ctx.access.code.renew()
         PRESENCE.clear()
         done.append(f"The new join code is {ctx.access.join_code}.")
-    for run in run_control.active_runs(ctx.db) if payload.stop_runs else []:
+    for run in run_control.active_runs(ctx.db) if payload.stop_training else []:
         with contextlib.suppress(StoreError):  # it has ended in between
             run_control.stop(ctx.db, run.id)
             stopped = get_run(ctx.db, run.id).status is RunStatus.STOPPED
             done.append(f"Run {run.id} {'is stopped' if stopped else 'will stop'}.")
     if payload.new_project:
         project = copy_project(ctx.db, ctx.project)
-        note = "" if payload.stop_runs else runs_note(ctx)
+        note = "" if payload.stop_training else runs_note(ctx)
         done.append(f'"{project.name}" is open now, for everybody. The old project is kept under Project.{note}')
+    for job in queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
+        if payload.stop_training and queue.cancel(ctx.db, job.id):
+            done.append("The training of a reward model is cancelled; Train now in its project begins it again.")
     return {"message": " ".join(done) or "Nothing was changed."}
 
 

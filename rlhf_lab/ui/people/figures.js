@@ -46,13 +46,14 @@ export function goldNames(gold, leaderboard) {
 
 // What goes on now, sentence by sentence.
 /** @param {import('../api_types').ClassState} state */
-export function stateSentences({ project, labels, people, present, runs }) {
+export function stateSentences({ project, labels, people, present, runs, training }) {
   const are = present === 1 ? 'is' : 'are';
   return [
     `"${project}" has ${plural(labels, 'label')} by ${peopleText(people)}. ${peopleText(present)} ${are} connected.`,
     ...runs.map(({ id, name, status, step, total_steps: total }) => {
       return `Run ${id} (${name}) is ${status}, at step ${step} of ${total}.`;
     }),
+    ...(training ? [training] : []),
   ];
 }
 

@@ -2,7 +2,6 @@
 // The dialog that ends a class and begins the next one, for the operator.
 import { requests } from '../shared/api.js';
 import { actionButton, openDialog } from '../shared/dom.js';
-import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { invitationCard, loadInvitation } from './cards.js';
 import { stateSentences } from './figures.js';
@@ -31,8 +30,7 @@ export async function openNextClass() {
       ${result}
       <div class="lab-row">${begin} ${actionButton('class-close', 'Close', close, '')}</div>`,
   );
-  boxes.new_project.checked = true;
-  if (boxes.new_code) boxes.new_code.checked = true;
+  for (const box of Object.values(boxes)) box.checked = true;
 
   async function send() {
     begin.disabled = true;
@@ -54,15 +52,15 @@ export async function openNextClass() {
 
 // [name in the request, label, what it means] of each choice that this lab has.
 /** @param {ClassState} state */
-const choices = ({ has_code: hasCode, runs }) => [
+const choices = ({ has_code: hasCode, runs, training }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
   ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out. A name that has votes stays taken.']] : []),
-  ...(runs.length
+  ...(runs.length || training
     ? [
         [
-          'stop_runs',
-          `Stop ${plural(runs.length, 'run')}`,
-          'Otherwise training goes on, and the new class cannot train before it ends. A stopped run can be resumed.',
+          'stop_training',
+          'Stop training',
+          'Otherwise the new class gets no reward model until it ends. A stopped run can be resumed.',
         ],
       ]
     : []),
