@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 #: In characters. Longer words are cut, because a text may have no spaces.
@@ -24,6 +25,11 @@ def split_lines(text: str) -> Iterator[str]:
 def pluralize(count: int, noun: str) -> str:
     """ "1 vote", "25,000 votes"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def plain_number(value: float, digits: int = 6) -> str:
+    """A number with so many digits, without an exponent: "0.00003"."""
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
 def first_items(items: Sequence[object], count: int = 5) -> str:

@@ -1,10 +1,24 @@
-from rlhf_lab.common.text import cut_middle, first_items, pluralize, pluralize_of, prompts_skipped_message, split_lines
+from rlhf_lab.common.text import (
+    cut_middle,
+    first_items,
+    plain_number,
+    pluralize,
+    pluralize_of,
+    prompts_skipped_message,
+    split_lines,
+)
 
 
 def test_pluralize():
     assert [pluralize(n, "vote") for n in (0, 1, 25_000)] == ["0 votes", "1 vote", "25,000 votes"]
     assert [pluralize_of(n, 1, "vote") for n in (0, 1)] == ["0 of 1 vote", "1 vote"]
     assert pluralize_of(1_000, 2_000, "new pair") == "1,000 of 2,000 new pairs"
+
+
+def test_a_plain_number_has_no_exponent():
+    numbers = [3e-5, 0.1, 1.0, 1e7, -2.5e-6]
+    assert [plain_number(number) for number in numbers] == ["0.00003", "0.1", "1", "10000000", "-0.0000025"]
+    assert plain_number(0.000123456, 3) == "0.000123"
 
 
 def test_prompts_skipped_message():

@@ -7,8 +7,10 @@ const CASES = [
   ['formatNumber', [0.123456], '0.123'],
   ['formatNumber', [-0.5], '−0.5'], // a minus sign, not a hyphen
   ['formatNumber', [0], '0'],
-  ['formatNumber', [0.00012345], '1.2e−4'],
-  ['formatNumber', [1234567], '1.2e+6'],
+  ['formatNumber', [0.00091], '0.00091'],
+  ['formatNumber', [-0.000012345], '−0.000012'],
+  ['formatNumber', [-0.0000001], '0'],
+  ['formatNumber', [1234567], '1,230,000'],
   ['formatNumber', [99999, 5], '99999'],
   ['formatNumber', [null], '–'],
   ['formatDifference', [0.25], '+0.25'],

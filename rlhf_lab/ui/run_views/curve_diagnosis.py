@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rlhf_lab.common.algorithms import DEFAULT_ALGORITHM, spec_of
+from rlhf_lab.common.text import plain_number
 from rlhf_lab.config.kl_control import FIXED_BETA, KL_BUDGET_TOLERANCE, KLControlSpec
 from rlhf_lab.ui.run_views.curve_trends import (
     MAIN_PART,
@@ -227,8 +228,8 @@ def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.GOOD, f"{text}: the policy learns what the reward model likes.")
     if score.is_falling(SCORE_FLAT):
         return _falling_score(text, trends)
-    if score.gain > score.effective_threshold(SCORE_LEARNT):
-        return Finding(Level.GOOD, f"{text}.")
+    if score.gain > SCORE_LEARNT:  # advice to learn more would contradict what one sees
+        return Finding(Level.GOOD if score.gain > score.noise_margin else Level.INFO, f"{text}.")
     if score.gain < -score.effective_threshold(SCORE_FLAT):
         return Finding(Level.WARN, f"{text}: read the samples.")
     if score.num_points >= PATIENCE_STEPS:
@@ -237,7 +238,7 @@ def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
             f"{text}: raise lr, lower beta, or label more pairs.",
             if_restrained=f"{text}: label more pairs.",
         )
-    return Finding(Level.INFO, f"{text}: no clear rise yet.")
+    return Finding(Level.INFO, f"{text}: too early to say.")
 
 
 def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
@@ -255,9 +256,11 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
         return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     if cause.old is None:
-        text = f"{prefix} since {cause.name} was set to {cause.new:g} after step {cause.step}: wait for some steps."
+        text = f"{prefix} since {cause.name} was set to {plain_number(cause.new)} after step {cause.step}: wait for some steps."
         return Finding(Level.INFO, text)
-    change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
+    change_text = (
+        f"{cause.name} went from {plain_number(cause.old)} to {plain_number(cause.new)} after step {cause.step}"
+    )
     if cause.new < cause.old:
         return Finding(Level.INFO, f"{prefix} since {change_text}: wait for some steps.")
     if cause.name == "lr":
@@ -405,9 +408,11 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
     explained_variance = trends.get("val/explained_variance")
     tail = "" if explained_variance is None else f" {_explained_text(explained_variance.current, trends)}"
     if value.num_points < WINDOW:
-        return Finding(Level.INFO, f"Mean value loss {value.current:.3g}: too early to say.")
+        return Finding(Level.INFO, f"Mean value loss {plain_number(value.current, 3)}: too early to say.")
     gain = f"{100 * value.gain / value.initial:+z.0f} %" if value.initial > 0 else f"{value.gain:+z.3g}"
-    text = f"Mean value loss {value.current:.3g}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
+    text = (
+        f"Mean value loss {plain_number(value.current, 3)}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
+    )
     if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
         return Finding(Level.WARN, f"{text}: more than doubled in {WINDOW} steps.{tail}")
     explains_little = (

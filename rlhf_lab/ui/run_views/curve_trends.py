@@ -62,14 +62,16 @@ class Trend(NamedTuple):
     def compared(self, threshold: float, gain: str) -> str:
         """How the curve compares with its start and moves now, as all captions say it. gain: `self.gain` as text.
 
-        Before there are two full windows, the second comparison is the first one, and is left out.
+        A change that one sees is said, also if noise alone may cause it. Before there are two full windows, the second comparison
+        is the first one, and is left out.
         """
-        margin = self.effective_threshold(threshold)
-        since_start = f"{gain if abs(self.gain) > margin else 'no change'} since the start"
+        since_start = f"{gain if abs(self.gain) > threshold else 'no change'} since the start"
+        if threshold < abs(self.gain) <= self.noise_margin:
+            since_start += ", within the noise"
         if self.num_points < 2 * WINDOW:
             return since_start
-        if abs(self.change) <= margin:
-            return "steady since the start" if abs(self.gain) <= margin else f"{since_start}, now steady"
+        if abs(self.change) <= threshold:
+            return "steady since the start" if abs(self.gain) <= threshold else f"{since_start}, now steady"
         direction = (
             "rising" if self.is_rising(threshold) else "falling" if self.is_falling(threshold) else "up and down"
         )
@@ -100,10 +102,15 @@ def trend(points: Sequence[Point]) -> Trend | None:
 
 
 def noise_sd(values: Sequence[float]) -> float:
-    """The sd of the noise around a smooth curve, from the median difference of adjacent values; 0 for fewer than 3 values."""
+    """The sd of the noise around a smooth curve, from the differences of adjacent values; 0 for fewer than 3 values.
+
+    What most differences have in common is the slope of the curve, not noise.
+    """
     if len(values) < 3:
         return 0.0
-    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
+    differences = [b - a for a, b in itertools.pairwise(values)]
+    slope = statistics.median(differences)
+    return statistics.median(abs(difference - slope) for difference in differences) / MEDIAN_ABS_NORMAL_DIFFERENCE
 
 
 def reward_parts(curves: Curves, missing_eos_penalty: float) -> list[RewardPart]:

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot, RewardModelRow, Run
+from rlhf_lab.common.text import plain_number
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import run_control
@@ -164,4 +165,4 @@ def format_value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain_number(value) if isinstance(value, float) else str(value)

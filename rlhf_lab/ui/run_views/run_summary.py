@@ -12,6 +12,7 @@ from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
+from rlhf_lab.common.text import plain_number
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.kl_control import KL_BUDGET_TOLERANCE, kl_control_of
 from rlhf_lab.config.policy import AUTOMATIC, LIVE_SETTINGS, PolicyConfig, adapted_settings
@@ -218,9 +219,9 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
         if event.kind is EventKind.SET:
             name, value = str(event.payload["name"]), event.payload["value"]
             if name in adapted:
-                text = f"{name} automatic again" if value == AUTOMATIC else f"{name} set to {value:g}"
+                text = f"{name} automatic again" if value == AUTOMATIC else f"{name} set to {plain_number(value)}"
             elif value != current[name]:
-                text, current[name] = f"{name} {current[name]:g} → {value:g}", value
+                text, current[name] = f"{name} {plain_number(current[name])} → {plain_number(value)}", value
         elif event.kind is EventKind.SWITCH_REWARD:
             value = event.payload["reward_model_id"]
             text, current["reward"] = f"reward model {current['reward']} → {value}", value
@@ -269,7 +270,9 @@ def pending_changes(view: RunView) -> list[str]:
             continue
         if event.kind is EventKind.SET:
             name, value = event.payload["name"], event.payload["value"]
-            pending.append(f"{name} {AUTOMATIC} {when}" if value == AUTOMATIC else f"{name} = {value:g} {when}")
+            pending.append(
+                f"{name} {AUTOMATIC} {when}" if value == AUTOMATIC else f"{name} = {plain_number(value)} {when}"
+            )
         elif event.kind is EventKind.SWITCH_REWARD:
             pending.append(f"reward model {event.payload['reward_model_id']} {when}")
         elif event.kind in (EventKind.PAUSE, EventKind.RESUME, EventKind.STOP):
@@ -307,7 +310,7 @@ def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | N
 
 
 def _beta_change_text(value: float | str) -> str:
-    return f"beta became {AUTOMATIC} again" if isinstance(value, str) else f"beta was set to {value:g}"
+    return f"beta became {AUTOMATIC} again" if isinstance(value, str) else f"beta was set to {plain_number(value)}"
 
 
 def since_last_rescale(curves: Mapping[str, list[Point]], run_events: Sequence[RunEvent]) -> dict[str, list[Point]]:

@@ -1,11 +1,12 @@
 // Numbers, counts and names as text.
 
+// Without exponents: at most six decimals, and commas from 100,000 on.
 export function formatNumber(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
-  const size = Math.abs(value);
-  const text =
-    size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
-  return text.replaceAll('-', '−');
+  const rounded = Number(value.toPrecision(Math.abs(value) < 0.001 ? 2 : digits));
+  const useGrouping = Math.abs(rounded) >= 1e5;
+  const text = rounded.toLocaleString('en', { maximumFractionDigits: 6, useGrouping });
+  return text === '-0' ? '0' : text.replace('-', '−');
 }
 // Only differences are shown with a plus sign.
 export const formatDifference = (value, digits = 3) => `${value > 0 ? '+' : ''}${formatNumber(value, digits)}`;

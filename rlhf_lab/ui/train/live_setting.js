@@ -1,5 +1,6 @@
 // @ts-check
 // A setting that can be changed during a run: its field, Set, and Automatic.
+import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
@@ -56,7 +57,7 @@ export class LiveSetting {
     const { name, input, automatic, setBy } = this;
     const isByHand = run.set_by_hand.includes(name);
     const isAutomatic = adapted.includes(name) && !isByHand;
-    this.shownText = settingText(name, run[name], isAutomatic ? inUse[name] : null);
+    this.shownText = settingText(run[name], isAutomatic ? inUse[name] : null);
     if (document.activeElement !== input && !this.isDirty) input.value = this.shownText;
     automatic.hidden = !isByHand;
     setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'automatic' : '';
@@ -68,10 +69,8 @@ export class LiveSetting {
 
 /**
  * A setting as text that fits into its field.
- * @param {string} name @param {number} set @param {number | null | undefined} inUse of a setting that the run adapts
+ * @param {number} set @param {number | null | undefined} inUse of a setting that the run adapts
  */
-export function settingText(name, set, inUse) {
-  if (!inUse) return String(inUse ?? set);
-  if (name === 'beta' && inUse < 1e-4) return '0'; // far below the KL budget beta is about 1e-11
-  return inUse < 1e-3 ? inUse.toExponential(1) : String(Number(inUse.toPrecision(3)));
+export function settingText(set, inUse) {
+  return inUse === null || inUse === undefined ? String(set) : formatNumber(inUse);
 }
