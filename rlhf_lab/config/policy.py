@@ -164,8 +164,8 @@ class PolicyConfig(Config):
     )  # fmt: skip
 
     live: bool = setting(
-        False, "learn the reward from the labels as they come, see docs/SCREENS.md; needs a kl_budget", group="reward",
-        only=ROLLOUTS,
+        False, "train while people label: learn the reward from each new label, see docs/SCREENS.md; needs a kl_budget",
+        group="reward", only=ROLLOUTS,
     )  # fmt: skip
     brake_every: int = setting(
         0, "steps between blind pairs; the run pauses if people prefer the other texts to the policy's; 0: none", 0, 10_000,
@@ -504,7 +504,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.live and c.critic_init == "reward",
-            "critic_init = reward copies a reward model, and a live run has none yet. Choose critic_init = fresh",
+            "critic_init = reward copies a reward model, and with live = on there is none yet. Choose critic_init = fresh",
         ),
         (
             c.spec.loss == "direct_preference" and not c.beta > 0,

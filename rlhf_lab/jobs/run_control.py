@@ -123,12 +123,14 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
 def _check_live_run(db: Database, project_id: int, reward_terms: Sequence[RewardTerm]) -> None:
     """Raises LabelError if there are too few labels to start with, ConfigError for reward terms."""
     if reward_terms:
-        raise ConfigError("A live run learns its reward from the labels alone. Leave out the reward terms, or live.")
+        raise ConfigError(
+            "A run that trains while people label learns its reward from the labels alone. Leave out the reward terms, or live."
+        )
     missing = labels_until_live(db, project_id)
     if missing:
         raise LabelError(
-            f"A live run begins with at least {MIN_DECIDED} labels that prefer one text: {missing} more, please. Then it learns "
-            "from every further label while it trains."
+            f"Training while people label begins with at least {MIN_DECIDED} labels that prefer one text: {missing} more, "
+            "please. Then the run learns from every further label."
         )
 
 
@@ -319,10 +321,10 @@ def default_run_name(
 
 
 def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm], *, live: bool = False) -> str:
-    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" without one; "labels as they come" in a
-    live run."""
+    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" without one; "labels, while people
+    label" in a live run."""
     if not reward_terms:
-        without = "labels as they come" if live else "labels alone"
+        without = "labels, while people label" if live else "labels alone"
         return f"reward model {reward_model_id}" if reward_model_id else without
     parts = []
     for term in reward_terms:
@@ -332,9 +334,11 @@ def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm],
 
 
 def _setting_differences(config: PolicyConfig, preset: PolicyConfig) -> list[str]:
-    """The settings whose values differ from those of a preset, in the form "lr 0.001"."""
+    """The settings whose values differ from those of a preset, in the form "lr 0.001"; without `live`, which the reward's text
+    says."""
     values, preset_values = config.to_dict(), preset.to_dict()
-    return [f"{name} {_value_text(value)}" for name, value in values.items() if value != preset_values[name]]
+    differing = [name for name, value in values.items() if value != preset_values[name] and name != "live"]
+    return [f"{name} {_value_text(values[name])}" for name in differing]
 
 
 def _value_text(value: object) -> str:

@@ -221,14 +221,13 @@ def test_every_setting_of_the_form_belongs_to_a_group():
 @pytest.mark.parametrize(
     ("model", "measured"), [(EMBEDDED_MODEL, "gold at KL 2 is "), ("org/model", "gold on new prompts is ")]
 )
-def test_what_few_labels_gain_has_the_figures_of_the_documentation(model, measured):
-    """The highest first."""
+def test_the_algorithms_for_few_labels_are_in_the_order_of_the_documentation(model, measured):
+    """The best first."""
     text = " ".join((Path(__file__).parents[2] / "docs" / "LEARNING.md").read_text(encoding="utf-8").split())
     gold = {name: number for number, name in re.findall(r"(\d\.\d\d) for `(\w+)`", text.partition(measured)[2])[:4]}
     assert sorted(gold) == ["dpo", "grpo", "ppo", "rejection"]
-    note, names = start_run.few_labels_note(model), sorted(gold, key=lambda name: -float(gold[name]))
-    assert re.findall(r"\d\.\d\d", note) == [gold[name] for name in names]
-    assert re.findall(r"\b(ppo|grpo|dpo|rejection)\b", note) == names
+    note = start_run.few_labels_note(model)
+    assert re.findall(r"\b(ppo|grpo|dpo|rejection)\b", note) == sorted(gold, key=lambda name: -float(gold[name]))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -92,7 +92,7 @@ export class InstantPanel {
   }
 
   // Beside the guess: who wrote the texts of the last vote; otherwise how many answers were expected, and the offer to
-  // train on the votes as they come. The accuracy of the reward model is in the header; this one is not that model.
+  // train while people label. The accuracy of the reward model is in the header; this one is not that model.
   hits() {
     const { writers, offers_live_run: isOffered } = this.figures ?? {};
     if (this.news) return html`<span role="status">${this.news}</span>`;

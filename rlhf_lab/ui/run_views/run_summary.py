@@ -175,7 +175,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     if terms and not learns_from_labels:
         return f"{beginning} {run_control.reward_text(row.id if row else None, terms)}"
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
-    model_text = f" (reward model {row.id})" if row else " as they come" if run.config.get("live") else ""
+    model_text = f" (reward model {row.id})" if row else ", while people label" if run.config.get("live") else ""
     if labels.source is Source.SIMULATED:
         if row is not None and row.id != run.reward_model_id:
             judge = run_control.judge_of_labels(db, labels)
