@@ -196,7 +196,7 @@ def preference_sentence(counts: ChoiceCounts, names: list[str], *, third_person:
     interval contains one half."""
     wins, decided = max(counts.first, counts.second), counts.first + counts.second
     interval, verb = wilson_interval(wins, decided), "likes" if third_person else "like"
-    return outcome_sentence(counts, names, verb, "decided pairs", interval, None if third_person else decided)
+    return outcome_sentence(counts, names, verb, "decided pairs", interval)
 
 
 def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[str]) -> str:
@@ -210,21 +210,19 @@ def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[s
     wins = [pair_counts[counts.second > counts.first] for pair_counts in decided]
     interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
     unit = f"decided answers to {pluralize(len(decided), 'pair')}"
-    return outcome_sentence(counts, names, "like", unit, interval, len(decided))
+    return outcome_sentence(counts, names, "like", unit, interval)
 
 
 def outcome_sentence(
-    counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None,
-    trials: int | None,
-) -> str:  # fmt: skip
-    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs. trials: how many
-    independent choices there are; None leaves out what they can show."""
+    counts: ChoiceCounts, names: list[str], verb: str, unit: str, interval: tuple[float, float] | None
+) -> str:
+    """The outcome as a sentence. interval: of the share of the preferred model; None if there are too few pairs."""
     decided = counts.first + counts.second
     ties = f", {pluralize(counts.ties, 'tie')}" if counts.ties else ""
     if not decided:
         return f"decided no pair{ties}."
     if counts.first == counts.second:
-        note = no_difference_note(trials, *interval) if interval else ""
+        note = no_difference_note(*interval) if interval else ""
         return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}.{note}"
     wins = max(counts.first, counts.second)
     winner = names[0] if wins == counts.first else names[1]
@@ -235,17 +233,14 @@ def outcome_sentence(
         low, high = interval
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
         if low <= 0.5:
-            chance_note = f" This may be chance: the interval contains 50 %.{no_difference_note(trials, low, high)}"
+            chance_note = f" This may be chance: the interval contains 50 %.{no_difference_note(low, high)}"
     return f"{verb} {_with_article(winner)} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
 
 
-def no_difference_note(trials: int | None, low: float, high: float) -> str:
-    """What an interval that contains one half means: hardly a difference, or too few answers to find one."""
-    if trials is None:
-        return ""
-    if max(high - 0.5, 0.5 - low) <= SMALL_DIFFERENCE:
-        return " If there is a difference, it is small."
-    return f" {size_note(trials)}"
+def no_difference_note(low: float, high: float) -> str:
+    """What a narrow interval that contains one half means. How many pairs show which preference stands beside the number of pairs
+    of the next test (`size_note`)."""
+    return " If there is a difference, it is small." if max(high - 0.5, 0.5 - low) <= SMALL_DIFFERENCE else ""
 
 
 def size_note(trials: int) -> str:

@@ -50,9 +50,9 @@ export class BlindTest extends BlindPairs {
       <h2>${term('blind test', 'Blind test')}</h2>
       ${this.notice} ${this.stage} ${this.controls}
       <p class="muted about">${ABOUT}</p>
-      ${this.size}
       ${operatorNotice('Only the operator can start and change blind tests; you can judge their pairs.')}
       <div class="lab-row new">${operatorOnly(count, begin)} ${this.estimate}</div>
+      ${operatorOnly(this.size)}
     </section>`;
   }
 
@@ -210,18 +210,24 @@ export class BlindTest extends BlindPairs {
   }
 
   footnote(state) {
-    const end = html`<button
-      type="button" class="lab-button small" data-do="blind-end" title="asks first"
-      onclick=${() => this.startEditing('end')}
-    >
-      End the test for everybody
-    </button>`;
     const note = html`<span class="muted" data-do="blind-left-out">${state.left_out_note}</span>`;
     return html`<div class="lab-row beside">
-      ${state.left_out_note ? note : null} ${this.others} ${state.result_waits ? operatorOnly(end) : null}
+      ${state.left_out_note ? note : null} ${this.others} ${state.result_waits && !state.pair && this.endButton()}
     </div>`;
   }
 
+  endButton() {
+    return operatorOnly(
+      html`<button
+        type="button" class="lab-button small" data-do="blind-end" title="asks first"
+        onclick=${() => this.startEditing('end')}
+      >
+        End the test for everybody
+      </button>`,
+    );
+  }
+
+  // The operator ends a test of several people at once, without leaving out own pairs first.
   judgingView(state) {
     const [label, title] = state.result_waits
       ? ['Leave out the others', 'leave out the remaining pairs']
@@ -231,11 +237,12 @@ export class BlindTest extends BlindPairs {
       <span class="muted">${state.model_names.join(' against ')}</span>${this.footnote(state)}`;
     const stop = html`<span class="lab-grow"></span>
       <button
-        type="button" class="lab-button small" data-do="blind-stop" title=${title}
-        onclick=${() => this.answer('stop')}
+        type="button" class="lab-button small ${state.result_waits ? 'lab-only' : ''}" data-do="blind-stop"
+        title=${title} onclick=${() => this.answer('stop')}
       >
         ${label}
-      </button>`;
+      </button>
+      ${state.result_waits && this.endButton()}`;
     return this.pairView(head, stop);
   }
 }
