@@ -42,6 +42,7 @@ from rlhf_lab.store.votes import (
     check_vote,
     insert_vote,
     is_decided,
+    last_live_vote,
     live_vote,
     live_votes_query,
     mark_last_vote_undone,
@@ -307,6 +308,24 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
 
     A vote that was undone with its import, taken out by the operator, or replaced by another one stays undone.
     """
+    with db.write() as conn:
+        undone = _last_undone_vote(conn, project_id, annotator)
+        if undone is None:
+            return None
+        conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
+        redo_edit(conn, undone)
+        return update_vote(conn, undone.id, undone_at=None)
+
+
+def what_can_be_undone(db: Database, project_id: int, annotator: str) -> tuple[bool, bool]:
+    """Whether there is something to undo, and something to redo."""
+    with db.read() as conn:
+        is_undoable = last_live_vote(conn, project_id, annotator) is not None
+        return is_undoable, _last_undone_vote(conn, project_id, annotator) is not None
+
+
+def _last_undone_vote(conn: Connection, project_id: int, annotator: str) -> Vote | None:
+    """The vote that this person can redo."""
     v, i, newer = t.votes.c, t.imports.c, t.votes.alias("newer").c
     is_replaced = (
         select(newer.id)
@@ -320,20 +339,18 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
     )
     own_vote = and_(live_pair_of(project_id), v.annotator == annotator, v.source == Source.HUMAN, ~import_was_undone)
     own_votes = select(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(own_vote)
-    with db.write() as conn:
-        undone = conn.execute(
-            own_votes.where(v.undone_at.is_not(None), v.taken_out.is_(False), ~is_replaced)
-            .order_by(v.undone_at.desc(), v.id)
-            .limit(1)
-        ).first()
-        latest = conn.execute(own_votes.with_only_columns(func.max(v.created_at)).where(v.undone_at.is_(None))).scalar()
-        if undone is None or (latest is not None and latest >= undone.undone_at):
-            return None
-        if live_vote(conn, undone.pair_id, annotator, undone.repeat, undone.adjudication) is not None:
-            return None
-        conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
-        redo_edit(conn, vote_from_row(undone))
-        return update_vote(conn, undone.id, undone_at=None)
+    undone = conn.execute(
+        own_votes.where(v.undone_at.is_not(None), v.taken_out.is_(False), ~is_replaced)
+        .order_by(v.undone_at.desc(), v.id)
+        .limit(1)
+    ).first()
+    if undone is None:
+        return None
+    latest = conn.execute(own_votes.with_only_columns(func.max(v.created_at)).where(v.undone_at.is_(None))).scalar()
+    if latest is not None and latest >= undone.undone_at:
+        return None
+    is_voted_again = live_vote(conn, undone.pair_id, annotator, undone.repeat, undone.adjudication) is not None
+    return None if is_voted_again else vote_from_row(undone)
 
 
 def _check_not_fixed(vote: Vote, fixed: Collection[int]) -> None:

@@ -144,10 +144,15 @@ def insert_vote(conn: Connection, vote: Vote) -> Vote:
 
 def mark_last_vote_undone(conn: Connection, project_id: int, annotator: str) -> Vote | None:
     """Undo this person's last live vote in the caller's transaction and return it; None if there is none."""
+    vote_id = last_live_vote(conn, project_id, annotator)
+    return None if vote_id is None else update_vote(conn, vote_id, undone_at=time.time())
+
+
+def last_live_vote(conn: Connection, project_id: int, annotator: str) -> int | None:
+    """The id of this person's last live vote."""
     v = t.votes.c
     query = live_votes_query(project_id, Source.HUMAN, v.id).where(v.annotator == annotator)
-    vote_id = conn.execute(query.order_by(v.id.desc()).limit(1)).scalar()
-    return None if vote_id is None else update_vote(conn, vote_id, undone_at=time.time())
+    return conn.execute(query.order_by(v.id.desc()).limit(1)).scalar()
 
 
 def update_vote(conn: Connection, vote_id: int, **values: Any) -> Vote:

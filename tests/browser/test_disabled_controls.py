@@ -109,7 +109,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
     expect(train).to_have_text("Train now")
     expect(reason).to_have_text(
         "The last training was cancelled; its labels are kept. "
-        "A new one is also trained after every 20 labels: next at 10, 10 labels to go."
+        "A new one is trained automatically after 10 more labels by people."
     )
 
 

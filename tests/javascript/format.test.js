@@ -25,6 +25,9 @@ const CASES = [
   ['formatAccuracy', [{ accuracy: 0.7, low: 0.6, high: 0.8 }], '70 %'],
   ['formatAccuracy', [{ accuracy: 0.7, low: 0.5, high: 0.8 }], '50–80 %'], // 0.3 wide
   ['formatAccuracy', [{ accuracy: 0.7, low: null, high: null }], '70 %'],
+  ['formatMeasured', [{ accuracy: 0.7, low: 0.6, high: 0.8 }], '70 % (60–80 %)'],
+  ['formatMeasured', [{ accuracy: 0.7, low: 0.5, high: 0.8 }], '50–80 %'],
+  ['formatMeasured', [{ accuracy: null, low: null, high: null }], '–'],
   ['formatBytes', [0], '0 kB'],
   ['formatBytes', [1], '1 kB'], // not 0
   ['formatBytes', [1_540], '2 kB'],

@@ -54,7 +54,13 @@ test('the guide says the same as the open screen', () => {
 
 test('the accuracy names its labels where there are both kinds', () => {
   const reward = { id: 2, accuracy: 0.8, low: 0.75, high: 0.85, simulated: false };
-  assert.equal(accuracyText({ reward: null, simulated: 0 }), 'no reward model yet');
+  const run = { id: 1, is_training: true, is_live: true };
+  assert.equal(accuracyText({ reward: null, simulated: 0, run: null }), 'no reward model yet');
+  assert.equal(accuracyText({ reward: null, simulated: 0, run }), 'instant reward model');
+  assert.equal(
+    accuracyText({ reward: null, simulated: 0, run: { ...run, is_training: false } }),
+    'no reward model yet',
+  );
   assert.equal(accuracyText({ reward, simulated: 0 }), 'accuracy 80 %');
   assert.equal(accuracyText({ reward, simulated: 9 }), 'accuracy 80 %, people');
   assert.equal(accuracyText({ reward: { ...reward, simulated: true }, simulated: 9 }), 'accuracy 80 %, simulated');

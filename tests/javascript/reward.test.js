@@ -14,13 +14,14 @@ const { correlationText, effectText } = await import('../../rlhf_lab/ui/reward/a
 const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
 const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
 
-const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 }, train_every: 20 };
+const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 } };
 
 test('when the next reward model is trained', () => {
   const state = { job: null, cancelled: false, labels };
-  assert.equal(
-    nextTrainingText(state, 'human'),
-    'A new one is also trained after every 20 labels: next at 20, 8 labels to go.',
+  assert.equal(nextTrainingText(state, 'human'), 'A new one is trained automatically after 8 more labels by people.');
+  assert.match(
+    nextTrainingText({ ...state, labels: { ...labels, simulated: 39 } }, 'simulated'),
+    /after 1 more label by a judge\.$/,
   );
   assert.equal(nextTrainingText(state, 'simulated'), 'It is due and starts automatically.');
   assert.match(
@@ -63,6 +64,10 @@ test('predicted votes', () => {
   assert.match(predictionsText({ ...none, chosen_right: 2, chosen_decided: 3 }), /harder than most\): 2 of 3\.$/);
   assert.match(
     predictionsText({ ...none, right: 3, decided: 4, low: 0.3, high: 0.95 }),
-    /ranked 3 correctly .*\(75 %, 95 % interval 30–95 %\)/,
+    /ranked 3 correctly .*\(accuracy 30–95 %\)\.$/,
+  );
+  assert.match(
+    predictionsText({ ...none, right: 30, decided: 40, low: 0.65, high: 0.85 }),
+    /ranked 30 correctly .*\(accuracy 75 % \(65–85 %\)\)\.$/,
   );
 });

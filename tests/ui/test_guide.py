@@ -107,7 +107,7 @@ def test_a_cancelled_training_is_started_again_under_reward_model(ctx):
 def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):
     vote(ctx, *["left"] * 10)
     add_model(ctx, report=EVEN, votes=range(1, 11))
-    assert shown(ctx) == ("Label", "20 more labels: the reward model may still be guessing", "Label pairs")
+    assert shown(ctx) == ("Label", "20 more labels for a better reward model", "Label pairs")
     add_model(ctx, Source.SIMULATED, GOOD)
     assert shown(ctx) == ("Train", "no run yet", "Start a run")
     assert guide(ctx)["done"] == ["Label", "Reward model"]
@@ -158,7 +158,7 @@ def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
     assert shown(ctx, Role.LABELLER)[0] == "Compare"
     assert shown(ctx, Role.LABELLER, "bea")[1] == "3 more pairs to judge"
     answer(ctx, "ann", test_id=started_test.id, choice="stop", token="")
-    assert shown(ctx)[:2] == ("Label", "20 more labels for the next model")
+    assert shown(ctx)[:2] == ("Label", "20 more labels for the next reward model")
     assert guide(ctx)["done"] == ["Reward model", "Train", "Compare"]
     run = add_run(ctx)  # nobody has compared this one
     assert shown(ctx) == ("Compare", f"run {run.id} has no blind test yet", "Compare")
@@ -180,7 +180,7 @@ def test_in_a_lab_of_several_people_the_operator_ends_the_test(ctx):
 def test_labellers_and_viewers_see_their_own_steps_only(ctx):
     add_model(ctx)
     assert guide(ctx, Role.LABELLER)["steps"] == ("Label", "Compare")
-    assert shown(ctx, Role.LABELLER) == ("Label", "20 more labels for the next model", "Label pairs")
+    assert shown(ctx, Role.LABELLER) == ("Label", "20 more labels for the next reward model", "Label pairs")
     assert guide(ctx, Role.VIEWER, "")["steps"] == ("Label", "Train")
     assert shown(ctx, Role.VIEWER, "")[0] == "Label"
     add_run(ctx, RunStatus.RUNNING, 3)

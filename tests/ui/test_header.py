@@ -102,7 +102,7 @@ def test_a_run_that_has_begun_trains_or_has_ended(ctx, status, step, is_training
     run = create_run(ctx.db, ctx.project.id, None, "r", config={}, manifest={}, total_steps=40)
     with ctx.db.write() as conn:
         update_run(conn, run.id, status=status, step=step)
-    expected = None if is_training is None else {"id": run.id, "is_training": is_training}
+    expected = None if is_training is None else {"id": run.id, "is_training": is_training, "is_live": False}
     assert header.state(ctx)["run"] == expected
     new_project(ctx.db, name="Another")
     assert header.state(ctx)["run"] is None

@@ -349,3 +349,18 @@ def test_a_vote_without_a_winner_shows_the_scores_of_both_sides():
     second = Vote("u", 1, "ann", Source.HUMAN, Choice.SECOND, first_on_left=True)
     assert prediction_view(second, prediction) == {"decided": True, "scores": (-0.5, 1.5), "expected": False}
     assert prediction_view(second, Prediction(2.0, 2.0))["expected"] is False
+
+
+def test_undo_and_redo_are_offered_where_there_is_something(ctx):
+    def offered(reply):
+        return reply["can_undo"], reply["can_redo"]
+
+    assert offered(label.state(ctx, "ann")) == (False, False)
+    answer(ctx, "ann", "left")
+    assert offered(label.state(ctx, "ann")) == (True, False)
+    assert offered(label.state(ctx, "bob")) == (False, False)
+    assert offered(press(ctx, "undo")) == (False, True)
+    assert offered(press(ctx, "redo")) == (True, False)
+    press(ctx, "undo")
+    vote(ctx, "tie")
+    assert offered(label.state(ctx, "ann")) == (True, False)

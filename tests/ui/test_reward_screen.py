@@ -44,7 +44,7 @@ def add(ctx, report=REPORT):
 def test_an_empty_project_has_label_goals(ctx):
     state = reward.screen_state(ctx)
     assert (state["models"], state["job"], state["failed"]) == ([], None, "")
-    assert state["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "train_every": 20}
+    assert state["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}}
 
 
 def test_a_model_summary_has_accuracy_and_label_source(ctx):

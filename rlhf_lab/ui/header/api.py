@@ -88,10 +88,11 @@ class HeaderJob(TypedDict):
 
 
 class HeaderRun(TypedDict):
-    """A run of the open project that has begun. is_training: it trains, or is paused."""
+    """A run of the open project that has begun. is_training: it trains, or is paused. is_live: while people label."""
 
     id: int
     is_training: bool
+    is_live: bool
 
 
 class HeaderDemo(TypedDict):
@@ -246,7 +247,9 @@ def _job_view(ctx: Context, job: Job) -> HeaderJob:
 def _run_view(ctx: Context) -> HeaderRun | None:
     run = select_run(runs(ctx.db, ctx.project.id), None)
     is_training = run is not None and run.status in (RunStatus.RUNNING, RunStatus.PAUSED)
-    return {"id": run.id, "is_training": is_training} if run and (is_training or run.step) else None
+    if run is None or not (is_training or run.step):
+        return None
+    return {"id": run.id, "is_training": is_training, "is_live": bool(run.config.get("live"))}
 
 
 def _startup_view(ctx: Context) -> HeaderStartup | None:

@@ -35,10 +35,19 @@ export function machineText({ engine: { device, memory_mib: memoryMib } }) {
   return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
 }
 
+// The word that the text of the accuracy explains. A run that trains while people label has the instant reward model.
+/** @param {HeaderStatus} status */
+export function accuracyWord({ reward, run }) {
+  if (reward) return 'accuracy';
+  return run?.is_training && run.is_live ? 'instant reward model' : 'reward model';
+}
+
 // The accuracy of the reward model, and whose labels it is about where that is not obvious.
 /** @param {HeaderStatus} status */
-export function accuracyText({ reward, simulated }) {
-  if (!reward) return 'no reward model yet';
+export function accuracyText(status) {
+  const { reward, simulated } = status;
+  const word = accuracyWord(status);
+  if (!reward) return word === 'reward model' ? 'no reward model yet' : word;
   const source = reward.simulated ? ', simulated' : simulated ? ', people' : '';
   return `accuracy ${formatAccuracy(reward)}${source}`;
 }

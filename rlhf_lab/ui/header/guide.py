@@ -129,9 +129,8 @@ def label_note(db: Database, project_id: int, labels: LabelProgress) -> str:
     """How many labels are missing for the next reward model from people's labels; "" for none."""
     if labels.remaining <= 0:
         return ""
-    reason = ": the reward model may still be guessing" if is_guessing(db, project_id) else ""
-    goal = " for the next model" if labels.newest_model_id else " for a reward model"
-    return pluralize(labels.remaining, "more label") + (reason or goal)
+    which = "a better" if is_guessing(db, project_id) else "the next" if labels.newest_model_id else "a"
+    return f"{pluralize(labels.remaining, 'more label')} for {which} reward model"
 
 
 def _newest_test(ctx: Context) -> BlindTestProgress | None:

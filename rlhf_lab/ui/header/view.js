@@ -1,6 +1,6 @@
 // @ts-check
 // The strip above every screen: project, engine and running job.
-import { accuracyText, downloadText, intervalText, labelsText, machineText } from './figures.js';
+import { accuracyText, accuracyWord, downloadText, intervalText, labelsText, machineText } from './figures.js';
 import { isUnsaved, runKey, runNews, savedText, unsavedText, withScreenFigures } from './figures.js';
 import { Guide, isGuideHidden } from './guide.js';
 import { Stage } from './stage.js';
@@ -223,7 +223,7 @@ function projectAndFigures(status) {
     </span>
     <span class="lab-badge">${labelsText(status)}</span>
     <span class="lab-badge${reward ? '' : ' no-model'}">
-      ${term(reward ? 'accuracy' : 'reward model', accuracyText(status))}
+      ${term(accuracyWord(status), accuracyText(status))}
       ${reward && !isWorking ? accuracyNote(reward) : null}
     </span>
     ${status.mirror && mirrorBadge(status.mirror)} ${status.job && jobView(status.job)}`;

@@ -14,7 +14,7 @@ from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.adjudication import stop_adjudicating
 from rlhf_lab.store.edited_answers import add_edited_answer
 from rlhf_lab.store.gold_pairs import mark_gold
-from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote
+from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote, what_can_be_undone
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import label_note
@@ -110,7 +110,8 @@ class LabelProject(TypedDict):
 class LabelState(LabelProgress):
     """Everything the screen shows. `pair` is None while the engine samples new ones; `waiting_text` says so.
 
-    `next_pair` is leased to this person too: the page draws it as soon as they answer. notice: the outcome of what they did.
+    `next_pair` is leased to this person too: the page draws it as soon as they answer. can_undo, can_redo: there is something.
+    notice: the outcome of what they did.
     """
 
     project: LabelProject
@@ -119,6 +120,8 @@ class LabelState(LabelProgress):
     waiting_text: str
     you: LabelVisitor
     may_edit: bool
+    can_undo: bool
+    can_redo: bool
     guideline: str
     quality_note: str
     length_note: str
@@ -299,9 +302,13 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
         except NotAllowedError as error:
             waiting_text = str(error)
     elif not waiting_text:
-        waiting_text = "You can view everything. To label, log in with the join code."
+        waiting_text = (
+            "You can view everything. To label, log in with the join code. If you started this lab, open the operator's link "
+            "that it printed."
+        )
     pairs = [voting.lease_view(ctx, lease, rules, project.system_prompt) for lease in leases]
     pair, next_pair, *_ = [*pairs, None, None]
+    can_undo, can_redo = what_can_be_undone(ctx.db, project.id, annotator) if ctx.is_labeller() else (False, False)
     return {
         "project": {
             "project_created_at": project.created_at, "name": project.name, "prompt_set": project.prompt_set,
@@ -311,6 +318,8 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
         "waiting_text": "" if pair else waiting_text or no_pair_text(ctx),
         "you": visitor_info(ctx),
         "may_edit": voting.may_edit(ctx),
+        "can_undo": can_undo,
+        "can_redo": can_redo,
         "guideline": rules.guideline,
         "quality_note": note,
         "length_note": length_note(ctx.db, project) if ctx.is_operator() else "",

@@ -137,6 +137,7 @@ class Label {
     };
     this.sender.sendKept(this.lastVote);
     this.instant.expect(choice === 'skip' ? '' : this.lastVote.uuid);
+    Object.assign(current, { can_undo: true, can_redo: false });
     if (current.next_pair) this.draw({ ...current, pair: current.next_pair, next_pair: null, notice: '' });
     else card?.classList.add('chosen');
   }
@@ -266,6 +267,7 @@ class Label {
   updateSamePair(state) {
     this.current = state;
     this.showMessage(state.notice);
+    this.disableButtons();
     this.root.querySelector('.goal').replaceWith(goalView(state));
     const history = this.root.querySelector('details.history');
     if (history?.open) this.loadHistory(history);
@@ -292,6 +294,7 @@ class Label {
       ].filter(Boolean),
     );
     this.showMessage(state.notice);
+    this.disableButtons();
     this.fitTexts();
     root.dataset.pair = state.pair ? state.pair.id : '';
     this.onReadyChange();
@@ -344,6 +347,13 @@ class Label {
     >
       ${label}<kbd aria-hidden="true">${key}</kbd>
     </button>`;
+  }
+
+  // The keys still say that there is nothing to undo.
+  disableButtons() {
+    const { can_undo: canUndo, can_redo: canRedo } = this.current;
+    for (const button of this.root.querySelectorAll('[data-do=undo]')) button.disabled = !canUndo;
+    for (const button of this.root.querySelectorAll('[data-do=redo]')) button.disabled = !canRedo;
   }
 
   sides() {

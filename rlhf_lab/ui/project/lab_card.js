@@ -39,7 +39,7 @@ export class LabCard {
   // ---- the operator's secret
 
   secretForm() {
-    return html`<form class="lab-row" onsubmit=${(event) => this.enterSecret(event)}>
+    return html`<form class="lab-row lab-only" onsubmit=${(event) => this.enterSecret(event)}>
       <label for="lab-secret">Operator's secret</label>
       <input class="lab-input" type="password" id="lab-secret" autocomplete="current-password" data-do="secret" />
       <button type="submit" class="lab-button small" data-do="secret-enter">Enter</button>

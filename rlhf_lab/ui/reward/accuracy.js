@@ -5,6 +5,7 @@ import { tableHead } from '../shared/dom.js';
 import {
   formatAccuracy,
   formatInterval,
+  formatMeasured,
   formatPercent,
   isWideInterval,
   momentText,
@@ -108,10 +109,10 @@ export function predictionsText({
   chosen_right: chosenRight,
   chosen_decided: chosenDecided,
 }) {
+  const accuracy = formatMeasured({ accuracy: right / decided, low, high });
   const text = decided
     ? `New votes: of ${plural(decided, 'vote')} on pairs that the reward model of that time was not trained on, it ` +
-      `ranked ${right} correctly before they were cast (${formatPercent(right / decided)}, 95 % interval ` +
-      `${formatInterval(low, high)}).`
+      `ranked ${right} correctly before they were cast (accuracy ${accuracy}).`
     : 'New votes: none yet. This line will say how many of them the reward model ranked correctly before they were ' +
       'cast.';
   if (!chosenDecided) return text;
@@ -180,10 +181,8 @@ function curveTrace(models, color) {
       thickness: 1.2,
       width: 4,
     },
-    text: models.map(({ id, source_text: source, accuracy, low, high, labels }) =>
-      plotlyText(
-        `model ${id}, ${source}: ${formatPercent(accuracy)} (${formatInterval(low, high)}) at ${labels} labels`,
-      ),
+    text: models.map((model) =>
+      plotlyText(`model ${model.id}, ${model.source_text}: ${formatMeasured(model)} at ${model.labels} labels`),
     ),
     hovertemplate: '%{text}<extra></extra>',
   };
@@ -204,8 +203,7 @@ export function modelTable({ models, default_id: defaultId }, shownId, choose) {
           onclick=${() => choose(model.id)}
         >${model.id}</button>
       </td>
-      <td>${formatPercent(model.accuracy)}</td>
-      <td>${formatInterval(model.low, model.high) || '–'}</td>
+      <td>${formatMeasured(model)}</td>
       <td>${model.labels}</td>
       <td>${model.source_text}</td>
       <td>${momentText(model.created_at)}</td>
@@ -226,7 +224,7 @@ export function modelTable({ models, default_id: defaultId }, shownId, choose) {
     </div>
     <div class="scroll lab-scroll" tabindex="0" role="group" aria-label="list of reward models">
       <table>
-        ${tableHead(['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'])}
+        ${tableHead(['', 'accuracy (95 % interval)', 'labels', 'from', 'trained'])}
         <tbody>${models.map(row)}</tbody>
       </table>
     </div>

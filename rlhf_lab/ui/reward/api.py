@@ -132,7 +132,6 @@ class LabelCounts(TypedDict):
     human: int
     simulated: int
     goals: dict[Source, int]
-    train_every: int
     visitor_goal: NotRequired[int]
 
 
@@ -437,7 +436,6 @@ def screen_state(ctx: Context) -> RewardState:
         "human": label_counts.human,
         "simulated": label_counts.simulated,
         "goals": {source: retraining.training_goal(ctx.db, project.id, source) for source in Source},
-        "train_every": retraining.LABELS_PER_RETRAINING,
     }
     if ctx.demo is not None:
         labels["visitor_goal"] = visitor_training_goal(ctx.db, project.id)

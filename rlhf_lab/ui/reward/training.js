@@ -23,13 +23,13 @@ export const proposedSource = ({ labels }) => (labels.simulated > labels.human ?
  */
 export function nextTrainingText(state, source) {
   if (state.job) return state.job.status_text;
-  const { [source]: count, goals, train_every: trainEvery } = state.labels;
+  const { [source]: count, goals } = state.labels;
   const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
   if (count >= goals[source]) {
     return cancelled ? `${cancelled}The next one starts after a new label.` : 'It is due and starts automatically.';
   }
-  const next = `next at ${goals[source]}, ${plural(goals[source] - count, 'label')} to go.`;
-  return `${cancelled}A new one is also trained after every ${trainEvery} labels: ${next}`;
+  const missing = `${plural(goals[source] - count, 'more label')} by ${source === 'human' ? 'people' : 'a judge'}`;
+  return `${cancelled}A new one is trained automatically after ${missing}.`;
 }
 
 const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting …') : 'Train now');
@@ -84,7 +84,7 @@ function visitorBar(state, nextText, trainAsVisitor) {
       disabled=${state.job !== null || missing > 0} onclick=${trainAsVisitor}
     >${buttonText(state)}</button>
     <span class="muted lab-grow">
-      ${isEarly ? `You can train it after ${plural(missing, 'more label')}. ${nextText}` : nextText}
+      ${isEarly ? `You can train it yourself after ${plural(missing, 'more label')}. ${nextText}` : nextText}
     </span>
   </div>`;
 }

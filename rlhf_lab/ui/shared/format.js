@@ -19,6 +19,11 @@ export const plural = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
 export const isWideInterval = ({ low, high }) => low !== null && high - low > 0.25;
 export const formatAccuracy = (value) =>
   isWideInterval(value) ? formatInterval(value.low, value.high) : formatPercent(value.accuracy);
+// With the interval in any case.
+export const formatMeasured = (value) =>
+  isWideInterval(value) || value.low === null
+    ? formatAccuracy(value)
+    : `${formatPercent(value.accuracy)} (${formatInterval(value.low, value.high)})`;
 
 export function formatBytes(size) {
   if (size < 1e6) return `${Math.max(size ? 1 : 0, Math.round(size / 1e3))} kB`;

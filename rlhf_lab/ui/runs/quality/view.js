@@ -2,7 +2,7 @@
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, doubtful labels.
 import { requests } from '../../shared/api.js';
 import { promptView, showNotice, sparkline, textView } from '../../shared/dom.js';
-import { displayName, formatInterval, formatNumber, formatPercent } from '../../shared/format.js';
+import { displayName, formatInterval, formatMeasured, formatNumber, formatPercent } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
@@ -283,7 +283,7 @@ function modelsView(models) {
         ${model.has_selection && html`<span class="lab-badge">chosen people</span>`}
       </td>
       <td class="figure">
-        ${isMeasured ? `${formatPercent(model.accuracy)} (${formatInterval(model.low, model.high)})` : 'not measured'}
+        ${isMeasured ? formatMeasured(model) : 'not measured'}
       </td>
     </tr>`;
   });
