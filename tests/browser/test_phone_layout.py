@@ -14,6 +14,7 @@ ANSWERS = [f".lab-label [data-do={name}]" for name in BUTTONS]
 SIZES = [(844, 390), (568, 320), (667, 375), (320, 568), (360, 640), (390, 844), (1280, 620)]
 SIZES_IN_TWO_PARTS = [(844, 390), (320, 568), (390, 844)]
 FITS = "node => node.scrollHeight <= node.clientHeight + 1"
+WIDE_ENOUGH = "node => node.scrollWidth <= node.clientWidth + 1"
 LINES = "node => node.clientHeight / parseFloat(getComputedStyle(node).lineHeight)"
 TEXTS = {"short": ("A pear.", "A plum, or a fig."), "long": ("word " * 1200, "W" * 3000 + " word" * 600)}
 
@@ -87,6 +88,14 @@ def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page)
             assert sides[0].evaluate("node => { node.scrollTop = 200; return node.scrollTop; }") == 200
             assert sides[1].evaluate("node => node.scrollTop") == 0
             assert min(body.bounding_box()["height"] for body in sides) >= 40
+        if (width, height) == (390, 844):
+            expect(page.locator("#lab-question")).to_be_in_viewport()
+            expect(page.locator(".lab-header .strip > .what")).to_be_visible()  # the project's name
+            expect(page.locator("[role=tablist][data-more=true]")).to_be_visible()
+            assert [page.locator(f".lab-header {name}").evaluate(WIDE_ENOUGH) for name in (".strip", ".missing")] == [
+                True,
+                True,
+            ]
         if (kind, width) == ("long", 390):
             assert sum(body.evaluate(LINES) for body in sides) >= 8
         if (kind, width) == ("short", 390):  # a long text gets the room that the short one leaves

@@ -2,7 +2,7 @@
 is opened. No engine."""
 
 import pytest
-from helpers import control
+from helpers import change_replies, control
 from playwright.sync_api import expect
 from prepared_labs import temporary_project
 
@@ -81,3 +81,29 @@ def test_the_stage_drops_the_run_of_another_project(lab, db, run, open_page):
         expect(stage.locator(".state")).to_have_text("Which text is better? You decide")
         expect(stage.locator(".values div, .plots figure, .figures h3:not(:empty)")).to_have_count(0)
         assert "no-run" in stage.get_attribute("class")
+
+
+@pytest.mark.parametrize("size", [(1920, 1080), (1280, 800)])
+def test_a_long_sentence_and_a_code_without_a_link_have_room(lab, run, open_page, size):
+    """As in a container, which does not know its address, while people label texts of the run."""
+    page = open_page(lab, viewport=dict(zip(("width", "height"), size, strict=True)))
+    sentence = "3 of 8 for the policy. Not yet known which texts people prefer (about 14 more answers at this rate)."
+    brake = {"brake": {"state": "unknown", "text": sentence, "step": None}}
+    change_replies(page, "header/status", lambda reply: reply | {"can_invite": True})
+    change_replies(page, "people/invite", lambda _: {"code": "ABC234", "link": "", "qr": None})
+    change_replies(
+        page, "train/points", lambda reply: reply | ({"state": reply["state"] | brake} if reply.get("state") else {})
+    )
+    expect(control(page, "join")).to_be_visible()  # the changed status has arrived
+    control(page, "stage").click()
+    counts, corner = page.locator(".lab-stage .counts"), page.locator(".lab-stage .corner")
+    expect(counts).to_contain_text("about 14 more answers")
+    assert counts.evaluate("node => node.scrollHeight <= node.clientHeight + 1")
+    expect(page.locator(".lab-stage .values div")).to_have_count(4)
+    last, card = page.locator(".lab-stage .values div").last.bounding_box(), corner.bounding_box()
+    assert last["y"] + last["height"] <= card["y"]
+    expect(corner.locator(".hint")).to_be_hidden()
+    code = page.locator(".lab-stage .code").bounding_box()
+    assert card["y"] <= code["y"]
+    assert code["y"] + code["height"] <= card["y"] + card["height"]
+    page.unroute_all(behavior="wait")

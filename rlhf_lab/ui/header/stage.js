@@ -43,6 +43,7 @@ export class Stage {
     this.invitation = html`<div class="corner"></div>`;
     // Its own, because `ifChanged` remembers what was answered.
     this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
+    this.isKnown = false; // whether there is a run
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
       ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
@@ -90,6 +91,7 @@ export class Stage {
     const { state, elsewhere } = await train.points({ run: null, ...this.known });
     if (!this.dialog.isConnected) return; // closed in the meantime
     if (elsewhere) this.forgetRun(); // the open project has no run
+    this.isKnown = true;
     if (state) this.apply(state);
     this.dialog.classList.toggle('no-run', !this.run);
     if (!this.run) this.state.textContent = stateText(null, null, this.status().reward);
@@ -107,7 +109,7 @@ export class Stage {
 
   drawCounts() {
     const status = this.status();
-    const news = this.run === null ? (status.guide?.note ?? '') : this.brake;
+    const news = this.isKnown && this.run === null ? (status.guide?.note ?? '') : this.brake;
     const texts = [labelsText(status), accuracyText(status), news];
     texts.forEach((text, i) => {
       const shown = this.counts.children[i];

@@ -35,6 +35,7 @@ export default function mount({ element, props }) {
   for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
   openTabFromAddress(300);
   window.addEventListener('hashchange', () => openTabFromAddress(50));
+  for (const event of ['scroll', 'resize']) window.addEventListener(event, markMoreTabs, true);
   window.addEventListener('pagehide', () => {
     const payload = JSON.stringify({ annotator: annotatorName() });
     navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
@@ -53,6 +54,12 @@ function openTabFromAddress(tries) {
   }
   tab?.click();
   if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
+}
+
+// On a phone the tabs scroll sideways; a sign at their end says that there are more.
+function markMoreTabs() {
+  const tabs = /** @type {HTMLElement | null} */ (document.querySelector('.tab-container[role=tablist]'));
+  if (tabs) tabs.dataset.more = String(tabs.scrollLeft + tabs.clientWidth < tabs.scrollWidth - 30);
 }
 
 // Large type ("projector") and dark mode, stored by this browser tab.
@@ -106,6 +113,7 @@ class Header {
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
     if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
     this.guide.draw(status.guide);
+    markMoreTabs();
     if (status.run?.is_training) setItem('known-run', status.run.id);
     if (currentTab() === 'train') this.seeRun();
     const news = runNews(status, Number(getItem('known-run')), getItem('seen-run'));
@@ -212,17 +220,17 @@ const outNotice = () =>
 /** @param {HeaderStatus} status */
 function projectAndFigures(status) {
   const { engine, reward } = status;
-  const project = `${status.project} · ${status.model}`;
+  const project = html`${status.project}<span class="of-model"> · ${status.model}</span>`;
   const machine = machineText(status);
   const isWorking = status.job && engine.is_working; // then only the job is described: the strip stays on one line
   return html`<span class="name">RLHF Lab</span>
-    <span class="what" title=${project}>${project}</span>
+    <span class="what" title="${status.project} · ${status.model}">${project}</span>
     <span class="lab-badge machine" title="${engine.label}. ${engine.description}">
       <i class="dot ${engine.style}"></i>
       ${(isWorking && machine) || [term('engine', engine.label), machine && ` · ${machine}`]}
     </span>
     <span class="lab-badge">${labelsText(status)}</span>
-    <span class="lab-badge${reward ? '' : ' no-model'}">
+    <span class="lab-badge accuracy${reward ? '' : ' no-model'}">
       ${term(accuracyWord(status), accuracyText(status))}
       ${reward && !isWorking ? accuracyNote(reward) : null}
     </span>

@@ -115,7 +115,7 @@ export function invitationCard(invitation, pageCommand) {
 }
 
 const unknownAddress = () =>
-  html`<p class="muted">
+  html`<p class="muted hint">
     This lab runs in a container and does not know the address of its computer in the network. Open this page by that
     address instead of localhost, for example http://192.168.1.20:7860/: then the link and the QR code for phones appear
     here. Or start the lab with --url and that address.
