@@ -28,7 +28,7 @@ BUTTON_STYLES = """names => [...new Set([...document.querySelectorAll(names)].fi
     .map((one) => getComputedStyle(one)).map((style) => `${style.opacity} ${style.pointerEvents}`))]"""
 #: Addresses of what a page polls.
 REQUESTS = re.compile("lab-api/")
-HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) .lab-button"
+HEADER_BUTTONS, SCREEN_BUTTONS = ".lab-header button", ".lab:not(.lab-header) .lab-button:not(:disabled)"
 #: JavaScript: title, unit, label for screen readers and hover title of every chart.
 CHART_TEXTS = """figures => figures.filter((one) => one.offsetParent).map((one) => [one.querySelector('h3').textContent,
     one.querySelector('h3 + *').textContent, one.querySelector('.plot').getAttribute('aria-label'),

@@ -43,10 +43,16 @@ test('a newer step of the open screen is shown for four seconds', () => {
 });
 
 test('the guide says the same as the open screen', () => {
-  const guide = (present, note) => ({ ...STATUS, guide: { present, note } });
+  const guide = (present, note) => ({ ...STATUS, may_label: true, guide: { present, note } });
   const note = (status, published) => withScreenFigures(status, ...published, 1000).guide.note;
   const published = [counts({ guide_note: '3 more labels' }), { run: 4, step: 3, at: 1000 }];
   assert.equal(note(guide('Label', '4 more labels'), published), '3 more labels');
+  const viewer = { ...guide('Label', 'to label, join the lab'), may_label: false };
+  assert.equal(note(viewer, published), 'to label, join the lab');
+  assert.equal(
+    note(guide('Label', 'no label prefers a text yet'), [counts({ guide_note: '' }), null]),
+    'no label prefers a text yet',
+  );
   assert.equal(note(guide('Label', '4 more'), [counts({ counted_at: 10, guide_note: '' }), null]), '4 more');
   assert.equal(note(guide('Train', 'run 4 step 2 of 30'), published), 'run 4 step 3 of 30');
   assert.equal(note(guide('Compare', '4 more pairs'), published), '4 more pairs');

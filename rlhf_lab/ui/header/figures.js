@@ -21,7 +21,9 @@ export function withScreenFigures(status, counts, step, now) {
   const isStepNewer = job && step && job.run === step.run && job.step < step.step && now - step.at <= SCREEN_STEP_MS;
   const withStep = (text) => text.replace(`step ${job.step} of`, `step ${step.step} of`);
   let guide = status.guide;
-  if (guide?.present === 'Label' && areCountsNewer) guide = { ...guide, note: counts.guide_note };
+  // A viewer is asked to join.
+  const isAboutLabels = guide?.present === 'Label' && status.may_label && counts?.guide_note;
+  if (isAboutLabels && areCountsNewer) guide = { ...guide, note: counts.guide_note };
   else if (guide?.present === 'Train' && isStepNewer) guide = { ...guide, note: withStep(guide.note) };
   return { ...status, labels, simulated, guide, job: isStepNewer ? { ...job, label: withStep(job.label) } : job };
 }
