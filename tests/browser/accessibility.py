@@ -6,8 +6,8 @@ from typing import NamedTuple
 #: Each screen and an element that is present once it is loaded.
 SCREENS = {
     "Label": ".lab-label .side", "Reward model": ".lab-reward .headline", "Train": ".lab-train .sample",
-    "Compare": "[data-do=write]", "Chat": "[data-do=chat-message]", "Runs & data": ".lab-runs td.name",
-    "People": "[aria-label='who is connected']", "Project": "[data-do=new-create]",
+    "Compare": "[data-do=write]", "Chat": "[data-do=chat-message]", "Learn": ".lab-learn h2",
+    "Runs & data": ".lab-runs td.name", "People": "[aria-label='who is connected']", "Project": "[data-do=new-create]",
 }  # fmt: skip
 NAMELESS = re.compile(r"^\s*- (button|textbox|combobox|checkbox|radio|slider|spinbutton|listbox)(?! \")", re.MULTILINE)
 #: JavaScript: every visible text of ours and of the tabs, as the fields of Text (relative luminance: WCAG 2).
