@@ -7,12 +7,14 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from helpers import ENGINE_TIMEOUT_MS, control, open_screen, wait_for_engine, wait_until
+from helpers import ENGINE_TIMEOUT_MS, control, open_screen, open_tab, wait_for_engine, wait_until
 from playwright.sync_api import expect
 from prepared_labs import FAST_CONFIG, lab_with_reward_models, running_run
 from sqlalchemy import update
 
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.paths import run_folder
 from rlhf_lab.jobs import queue
 from rlhf_lab.store import tables
 from rlhf_lab.store.database import Database
@@ -153,3 +155,27 @@ def test_a_chat_while_a_run_trains(lab, open_page):
         page.wait_for_timeout(400)  # an answer within 300 ms is the second half of a double click
         page.keyboard.press("1")
         wait_until(lambda: label_count(vote_counts(db, project.id)[Source.HUMAN]) == before + 1, "the vote", page)
+
+
+def test_the_checkpoint_that_people_prefer_is_one_press_away(lab, open_page):
+    """The reply says what it would say if the brake had stopped the run."""
+    with (
+        Database.open(lab.home) as db,
+        running_run(db, lab.home, batch_size=8, max_new_tokens=8, checkpoint_every=1) as run,
+    ):
+        wait_until(lambda: len(checkpoint_steps(run_folder(lab.home, run.id))) > 1, "two checkpoints")
+        step = checkpoint_steps(run_folder(lab.home, run.id))[0]
+        brake = {"state": "declined", "text": f"People prefer the texts of step {step}.", "step": step}
+
+        def replace(route):
+            reply = route.fetch().json()
+            if "state" in reply.get("reply", {}):
+                reply["reply"]["state"]["brake"] = brake
+            route.fulfill(json=reply)
+
+        page = open_page(lab)
+        page.route(re.compile("lab-api/train/points"), replace)
+        open_tab(page, "Train")
+        control(page, "brake-chat").click()
+        expect(control(page, "chat-model")).to_have_value(f"run/{run.id}")
+        expect(control(page, "chat-step")).to_have_value(str(step))

@@ -7,6 +7,7 @@ import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
+import { getItem, setItem, WANTED_MODEL } from '../shared/session.js';
 
 /** @typedef {import('../api_types').ChatOptions} ChatOptions */
 /** @typedef {import('../api_types').Answer} Answer */
@@ -48,6 +49,16 @@ class Chat {
     if (this.options) await this.updateAnswers();
     const lacksSteps = this.options && this.options.run !== this.chosenRun();
     if (!this.options || lacksSteps || Date.now() - this.optionsRequestedAt > OPTIONS_MS) await this.loadOptions();
+    if (getItem(WANTED_MODEL)) await this.chooseWanted();
+  }
+
+  // Another screen asked for a checkpoint, perhaps before this one was drawn.
+  async chooseWanted() {
+    const [run, step] = getItem(WANTED_MODEL).split('/');
+    setItem(WANTED_MODEL, '');
+    this.fields.model.value = `run/${run}`;
+    if (this.options.run !== Number(run)) await this.loadOptions();
+    this.fields.step.value = step;
   }
 
   // ---- the form

@@ -86,6 +86,8 @@ export function getItem(name) {
   return sessionStorage.getItem(`rlhf-lab-${name}`);
 }
 
+export const WANTED_MODEL = 'chat-model'; // the item with which a screen asks Chat for a model: RUN/STEP
+
 // The address contains the open tab, so that Back, a reload and a link lead to it; the header opens it.
 export const slugOf = (name) => name.trim().toLowerCase().replace(/\W+/g, '-');
 export const tabSlug = (tab) => slugOf(tab.textContent);

@@ -1,10 +1,11 @@
 // @ts-check
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
+import { actionButton } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
-import { operatorOnly } from '../shared/session.js';
+import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
 import { LiveSetting } from './live_setting.js';
 
 /** @typedef {import('../api_types').FeedReply} FeedReply */
@@ -160,8 +161,9 @@ export class RunBar {
     if (!brake) return;
     const isHeld = brake.state === 'declined' && run.status === 'paused';
     const text = isHeld ? `${brake.text} The run is paused. Resume continues it.` : brake.text;
-    if (this.brake.dataset.text !== text)
-      this.brake.replaceChildren(html`${term('blind answers', 'Blind answers')}: ${text}`);
+    if (this.brake.dataset.text !== text) {
+      this.brake.replaceChildren(html`${term('blind answers', 'Blind answers')}: ${text} ${offer(brake, run)}`);
+    }
     this.brake.dataset.text = text;
     this.brake.dataset.state = brake.state;
     this.brake.classList.toggle('bad', brake.state === 'declined');
@@ -206,4 +208,13 @@ function drawCheck(badge, value, limit) {
   badge.lastElementChild.textContent = isKnown
     ? ` ${isOk ? '✓' : '✗'} (max deviation ${formatNumber(Math.abs(value), 2)})`
     : ': measured at the first step';
+}
+
+// The checkpoint whose texts people prefer, one press away.
+function offer({ state, step }, run) {
+  if (state !== 'declined' || step === null) return null;
+  return actionButton('brake-chat', `Chat with step ${step}`, () => {
+    setItem(WANTED_MODEL, `${run.id}/${step}`);
+    openTab('Chat');
+  });
 }
