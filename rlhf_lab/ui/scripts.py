@@ -40,6 +40,8 @@ STYLES = sorted(UI.rglob("*.css"), key=lambda path: (path.parent.name != "shared
 VERSION = version_of(MODULES)
 #: Relative to the page, which may lie below a proxy's path.
 MODULE_FOLDER = f"lab-assets/{VERSION}"
+#: The screen Learn loads its modules when it is opened, and a shared page has its own.
+LOADED_LATER = ("learn/", "share/")
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
 #: Names of Gradio's files whose content never changes, such as index-DphvyggB.js.
 HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")
@@ -53,9 +55,10 @@ def module_address(path: str) -> str:
 
 
 def module_tags() -> str:
-    """Tags that load label/first_pair.js without waiting for Gradio's scripts, and then all other modules."""
+    """Tags that load label/first_pair.js without waiting for Gradio's scripts, and then the other modules, but for those that a
+    first visit does not need."""
     first = ("label/first_pair.js", "shared/dom.js", "shared/html.js", "shared/session.js")
-    others = [path for path in MODULES if path not in first]
+    others = [path for path in MODULES if path not in first and not path.startswith(LOADED_LATER)]
     return (
         f'<script type="module" async src="{MODULE_FOLDER}/{first[0]}"></script>'
         + "".join(f'<link rel="modulepreload" href="{MODULE_FOLDER}/{path}">' for path in first[1:])
