@@ -5,12 +5,15 @@ import json
 import re
 
 import pytest
+from fake_blind_tests import finish_jobs, start
 from fake_runs import KL, SCORE, a_run
 
 from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Sample, StepResult, TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.store.blind_tests import add_answers
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.share import page as share
@@ -80,6 +83,16 @@ def test_only_this_run_and_only_changed_settings_are_named(ctx, run):
     recording = record(ctx, row.id)
     assert "a secret plan" not in share_page(recording)
     assert [item["name"] for item in recording["settings"] if item["is_changed"]] == []
+
+
+def test_the_result_of_the_labs_own_blind_test_is_beside_the_readers(ctx, run):
+    test = start(ctx)
+    assert record(ctx, run.id)["blind_test"] == ""
+    finish_jobs(ctx, test)
+    add_answers(ctx.db, test.id, "Ann", {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.FIRST})
+    text = record(ctx, run.id)["blind_test"]
+    assert text.startswith("Those who judged like run 1, step 40 more often: 2 of 3 decided answers")
+    assert "Ann" not in share_page(record(ctx, run.id))
 
 
 def test_scripts_import_each_other_by_names_that_the_map_has():

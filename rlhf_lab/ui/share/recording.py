@@ -13,12 +13,15 @@ from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.jobs import queue
+from rlhf_lab.store.blind_tests import answers, blind_tests
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at, token_record_steps
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.votes import voters
+from rlhf_lab.ui.compare.blind_results import model_name, pair_texts, test_outcome
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views.run_feed import FeedReply, feed_of
 from rlhf_lab.ui.run_views.run_summary import RunView, StepSamples, current_reward_model_id, samples_at_step
@@ -50,7 +53,8 @@ class SharedSetting(TypedDict):
 class Recording(TypedDict):
     """recorded_at: seconds since 1970. samples and tokens: by step. accuracy: of the reward model, with its interval.
 
-    labelled_by: empty unless names were asked for.
+    labelled_by: empty unless names were asked for. blind_test: what the lab's people preferred in the newest blind test of the run
+    that somebody has answered, or "".
     """
 
     title: str
@@ -66,6 +70,7 @@ class Recording(TypedDict):
     accuracy: list[float] | None
     labelled_by: list[str]
     pairs: list[SharedPair]
+    blind_test: str
     definitions: dict[str, str]
 
 
@@ -95,6 +100,7 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],
         "pairs": blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else [],
+        "blind_test": blind_test_text(db, run),
         "definitions": definitions(),
     }
 
@@ -117,6 +123,16 @@ def settings_of(run: Run) -> list[SharedSetting]:
         }
         for item in fields_of(PolicyConfig) if item.applies_to(config.algorithm)
     ]  # fmt: skip
+
+
+def blind_test_text(db: Database, run: Run) -> str:
+    for test in blind_tests(db, run.project_id):
+        jobs = [queue.get_job(db, job_id) for job_id in (test.first_job, test.second_job)]
+        is_of_run = any(str(job.payload.get("checkpoint", "")).startswith(f"run/{run.id}/") for job in jobs)
+        if is_of_run and (given := answers(db, test.id)) and (pairs := pair_texts(*jobs)):
+            names = [model_name(job.payload) for job in jobs]
+            return " ".join(test_outcome(pairs, given, "", names, None)["sentences"])
+    return ""
 
 
 def blind_pairs(db: Database, run_id: int, step: int) -> list[SharedPair]:

@@ -17,7 +17,7 @@ import { TokenView } from '../train/token_view.js';
  *   samples: Record<string, import('../api_types').StepSamples>,
  *   tokens: Record<string, import('../api_types').TokenView>,
  *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
- *   accuracy: number[] | null, labelled_by: string[], definitions: Record<string, string>,
+ *   accuracy: number[] | null, labelled_by: string[], blind_test: string, definitions: Record<string, string>,
  *   pairs: { prompt: string, turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
  * }} Recording
  */
