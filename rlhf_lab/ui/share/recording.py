@@ -53,8 +53,8 @@ class SharedSetting(TypedDict):
 class Recording(TypedDict):
     """recorded_at: seconds since 1970. samples and tokens: by step. accuracy: of the reward model, with its interval.
 
-    labelled_by: empty unless names were asked for. blind_test: what the lab's people preferred in the newest blind test of the run
-    that somebody has answered, or "".
+    labelled_by: empty unless names were asked for. blind_test: what the lab's people preferred in the newest blind test of the
+    run that somebody has answered, or "".
     """
 
     title: str
