@@ -30,7 +30,7 @@ def share_page(recording: Recording) -> str:
         f'{page_head(recording["title"])}<script type="importmap">{import_map()}</script></head>'
         f'<body class="lab-shared"><main class="lab lab-share"></main>'
         f'<script type="application/json" id="recording">{embedded_json(recording)}</script>'
-        f'<script type="module">import "lab/{ENTRY}";</script></body></html>\n'
+        f'<script type="module">import mount from "lab/{ENTRY}"; mount();</script></body></html>\n'
     )
     if (size := len(page.encode())) > MAX_BYTES:
         raise ConfigError(

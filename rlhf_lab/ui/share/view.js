@@ -22,11 +22,14 @@ import { TokenView } from '../train/token_view.js';
  * }} Recording
  */
 
-const recording = /** @type {Recording} */ (JSON.parse(document.getElementById('recording').textContent));
-const main = /** @type {HTMLElement} */ (document.querySelector('main'));
-document.body.classList.toggle('dark', matchMedia('(prefers-color-scheme: dark)').matches);
-useDefinitions(recording.definitions);
-main.append(heading(), blindTest(), results(), curves(), texts(), notes(), settings());
+let recording = /** @type {Recording} */ (/** @type {unknown} */ (null));
+
+export default function mount() {
+  recording = JSON.parse(document.getElementById('recording').textContent);
+  document.body.classList.toggle('dark', matchMedia('(prefers-color-scheme: dark)').matches);
+  useDefinitions(recording.definitions);
+  document.querySelector('main').append(heading(), blindTest(), results(), curves(), texts(), notes(), settings());
+}
 
 function heading() {
   const { title, recorded_at: at, model, prompt_set: prompts, algorithm, feed } = recording;
