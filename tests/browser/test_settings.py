@@ -78,7 +78,7 @@ def expect_open(page, name: str) -> None:
 
 def test_the_address_the_screen_and_the_projector_mode_survive(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 800})
-    expect(page.get_by_role("tab")).to_have_count(8)
+    expect(page.get_by_role("tab")).to_have_count(9)
     page.get_by_role("tab", name="Reward model", exact=True).click()
     expect(page).to_have_url(f"{lab.url}#reward-model")
     page.get_by_role("tab", name="Runs & data", exact=True).click()
