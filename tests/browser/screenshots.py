@@ -61,6 +61,7 @@ def main() -> None:
                 picture_labels_and_reward_model(page)
                 run_control.start_run(db, lab.home, project.id, PolicyConfig.for_algorithm("ppo", steps=40))
                 picture_training(page)
+                picture_learn(page)
                 picture_chat(page)
                 picture_tournament(page)
                 picture_run(page, "dpo.png", db, lab, project.id, PolicyConfig.for_algorithm("dpo", steps=40))
@@ -130,6 +131,16 @@ def picture_training(page: Page) -> None:
     wait_visible(page, ".microscope .token.seen")
     page.locator(".microscope .tokens").first.locator(".token").nth(11).click()
     save(page.locator(".microscope"), "token-view.png")
+
+
+def picture_learn(page: Page) -> None:
+    """The page about clipping, with the numbers of the run."""
+    open_tab(page, "Learn")
+    control(page, "learn-clipping").click()
+    control(page, "slide-exponent").evaluate(
+        "(node) => { node.value = -1.7; node.dispatchEvent(new Event('input', { bubbles: true })); }"
+    )
+    save(page, "learn.png")
 
 
 def picture_chat(page: Page) -> None:

@@ -60,6 +60,14 @@ def test_the_values_are_those_of_the_newest_step(lab, db, run, open_page):
     expect(term).to_be_focused()  # only the numbers are drawn again
 
 
+def test_a_chart_makes_room_for_a_caption_that_grows(lab, run, open_page):
+    page = open_stage(lab, open_page)
+    page.locator(".lab-stage .verdict").first.evaluate("node => { node.style.height = '160px'; }")
+    page.wait_for_function("""() => [...document.querySelectorAll('.lab-stage .chart')].every((chart) =>
+        chart.querySelector('.main-svg').getBoundingClientRect().bottom
+            <= chart.querySelector('.verdict').getBoundingClientRect().top + 1)""")
+
+
 def test_a_closed_stage_gives_its_charts_back(lab, run, open_page):
     page = open_stage(lab, open_page)
     expect(page.locator(".lab-stage .main-svg >> visible=true")).not_to_have_count(0)

@@ -1,6 +1,6 @@
 // @ts-check
 // The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
-import { chartConfig, chartTheme, onThemeChange, widthObserver } from '../shared/charts.js';
+import { chartConfig, chartTheme, onThemeChange, sizeObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
@@ -17,7 +17,7 @@ export class ChartSet {
   create(name, label, figure) {
     const node = html`<div class="plot" role="img" aria-label=${label}></div>`;
     this.charts.set(name, { node, figure });
-    widthObserver.observe(node);
+    sizeObserver.observe(node);
     requestAnimationFrame(() => {
       if (node.isConnected) this.draw(name);
     });
@@ -50,7 +50,7 @@ export class ChartSet {
     for (const [name, { node }] of this.charts) {
       if (node.isConnected) continue;
       window['Plotly'].purge(node);
-      widthObserver.unobserve(node);
+      sizeObserver.unobserve(node);
       this.charts.delete(name);
     }
   }

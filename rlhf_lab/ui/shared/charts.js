@@ -41,11 +41,12 @@ export function onThemeChange(redraw) {
   return observer;
 }
 
-// Plotly resizes a chart only with the window, not with its column.
-export const widthObserver = new ResizeObserver((entries) => {
+// Plotly resizes a chart only with the window, not with its column or with the caption below it.
+export const sizeObserver = new ResizeObserver((entries) => {
   for (const { target } of entries) {
-    const drawnWidth = target['_fullLayout']?.width;
-    if (target.clientWidth && drawnWidth && Math.abs(drawnWidth - target.clientWidth) > 1) {
+    const drawn = target['_fullLayout'];
+    const isOther = (size, now) => now && Math.abs(size - now) > 1;
+    if (drawn && (isOther(drawn.width, target.clientWidth) || isOther(drawn.height, target.clientHeight))) {
       window['Plotly'].Plots.resize(target);
     }
   }

@@ -1,6 +1,6 @@
 // @ts-check
 // The curves of a run: those that every run has, its reward terms, and metrics that a person adds.
-import { chartConfig, chartTheme, integerTick, widthObserver } from '../shared/charts.js';
+import { chartConfig, chartTheme, integerTick, sizeObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
@@ -230,7 +230,7 @@ export class MetricChart {
     plot.on('plotly_relayout', () => this.updateTicks());
     plot.on('plotly_click', (event) => this.onStep(event.points[0].x));
     plot.on('plotly_afterplot', () => this.placeCursor());
-    widthObserver.observe(plot);
+    sizeObserver.observe(plot);
   }
 
   fitAxes(x, y, reset) {
