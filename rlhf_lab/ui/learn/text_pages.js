@@ -118,8 +118,8 @@ const clipping = {
   title: 'Clipping: enough is enough',
   uses: 'run',
   text: [
-    'PPO (proximal policy optimisation) uses old texts for several updates. The ratio w says how much ' +
-      'likelier a token is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
+    'PPO (proximal policy optimisation) uses old texts for several updates. Each token has its ratio w: how ' +
+      'much likelier it is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
     'PPO takes the smaller of w·A and the same with w held within 1 ± ε. A good token (A above 0) is pushed no more ' +
       'above 1 + ε, a bad one below 1 − ε. The way back stays open.',
   ],
@@ -351,10 +351,10 @@ const penalty = {
   uses: 'run',
   text: [
     'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model, ' +
-      'itself before training: at each token β times the difference of the log-probabilities, which can also be ' +
-      'negative.',
-    'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence). 4 nats make a text ' +
-      'e⁴ = 55 times as likely as under the base. Clipping compares with the last policy, this with the base.',
+      'itself before training: at each token β times the difference of the log-probabilities.',
+    'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in nats (natural ' +
+      'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping compares ' +
+      'with the last policy.',
   ],
   question: 'Set β so that the penalty of this text is one point.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
@@ -475,8 +475,8 @@ const overoptimised = {
   facts(state, material) {
     const { step, score, gold, kl } = atStep(state, material);
     return [
-      `Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats: on average its texts are ` +
-        `${timesText(Math.max(0, kl))} as likely as under the base.`,
+      `Step ${step}: score ${number(score)}, gold ${number(gold)}, KL ${number(kl)} nats.`,
+      `Its texts are likelier than under the base by a (geometric) mean of ${timesText(Math.max(0, kl))}.`,
     ];
   },
   isSolved(state, { curves }) {

@@ -365,8 +365,8 @@ const baseline = {
     const samples = samplesAt(state.baseline);
     const range = rangeOf([...central(samplesAt(-20)), ...central(samplesAt(100))], 0.02);
     const marks = [
-      { x: bestMoveGradient(shared), kind: 'warn' },
       { x: mean(samples), kind: 'good' },
+      { x: bestMoveGradient(shared), kind: 'warn' },
     ];
     return [
       histogram('gradient samples of walks', samples, range, marks, 'gradient of the best move, one walk each'),
