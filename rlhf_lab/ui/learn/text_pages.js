@@ -154,9 +154,9 @@ const advantage = {
   title: 'Whose merit was it?',
   uses: 'run',
   text: [
-    'The value function guesses, at each token, what the text will still earn. A surprise δ is what the next token ' +
-      'brings beyond that guess: a sample of Q − V if the guesses are right. The advantage adds the surprises that ' +
-      'follow, each multiplied once more by γλ.',
+    'The value function, itself learned (next page), guesses at each token what the text will still earn. A surprise ' +
+      'δ is what the next token brings beyond that guess: about one sample of Q − V. The advantage ' +
+      'adds those that follow, each multiplied once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
@@ -293,8 +293,8 @@ const pairs = {
   title: 'A score from choices',
   uses: 'labels',
   text: [
-    'People compare more easily than they score. The reward model gives each text a score. The difference of the two ' +
-      'scores says how probable it is that the first is preferred.',
+    'People compare more easily than they score. The reward model gives each text a score. σ(x) = 1 / (1 + e⁻ˣ) ' +
+      'turns the difference of two scores into the probability that the first is preferred.',
     'The loss is the surprise at what was chosen: near 0 if the model was sure and right, large if it was sure and ' +
       'wrong. Only differences count, so a score has no zero of its own.',
   ],
