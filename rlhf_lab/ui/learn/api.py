@@ -181,8 +181,8 @@ def own_differences(ctx: Context) -> list[float] | None:
     """Of the newest reward model. None for visitors who must not learn how many labels there are."""
     if not sees_comparisons(ctx):
         return None
-    found = (model.report.get("differences") or [] for model in list_reward_models(ctx.db, ctx.project.id))
-    return next((differences for differences in found if len(differences) >= MIN_LABELS), None)
+    reports = (model.report.get("differences") or [] for model in list_reward_models(ctx.db, ctx.project.id))
+    return next((differences for differences in reports if len(differences) >= MIN_LABELS), None)
 
 
 def own_experiment(ctx: Context) -> ExperimentView | None:

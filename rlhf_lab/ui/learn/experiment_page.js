@@ -3,7 +3,7 @@
 import { actionButton } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { plot, rangeOf } from '../shared/plot.js';
+import { stepChart } from '../shared/plot.js';
 import { operatorOnly } from '../shared/session.js';
 
 /** @type {[string, string, string][]} */
@@ -18,19 +18,6 @@ const CURVES = [
 
 const isDone = (experiment) => experiment !== null && experiment.steps > 0 && experiment.step >= experiment.steps;
 
-function smallChart([name, title, kind], curves) {
-  const values = curves[name];
-  return plot({
-    label: `${title} by step`,
-    x: [curves.steps[0], curves.steps.at(-1)],
-    y: rangeOf(values),
-    xTitle: 'step',
-    yTitle: title,
-    lines: [{ points: values.map((y, i) => [curves.steps[i], y]), kind }],
-    height: 190,
-  });
-}
-
 // When gold was highest, as a sentence.
 export function goldText(curves) {
   if (!curves) return '';
@@ -39,7 +26,10 @@ export function goldText(curves) {
 }
 
 const explanationText = (experiment, { curves }) => `${experiment.explanation} ${goldText(curves)}`;
-const charts = (curves) => html`<div class="curves">${CURVES.map((curve) => smallChart(curve, curves))}</div>`;
+function charts(curves) {
+  const chart = ([name, title, kind]) => stepChart(title, curves.steps, curves[name], kind, { height: 190 });
+  return html`<div class="curves">${CURVES.map(chart)}</div>`;
+}
 
 /** @param {Experiment} experiment @param {any} running the experiment of the open project */
 function card(experiment, running, start) {

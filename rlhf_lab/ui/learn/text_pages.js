@@ -17,7 +17,7 @@ import { tokenLine } from './pictures.js';
 import { textView } from '../shared/dom.js';
 import { formatNumber, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { barChart, plot, rangeOf } from '../shared/plot.js';
+import { barChart, plot, rangeOf, stepChart } from '../shared/plot.js';
 
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);
 const shortToken = (token) => token.trim().slice(0, 8) || '·';
@@ -433,19 +433,8 @@ const atStep = ({ at }, { curves }) => ({
   step: curves.steps[at], score: curves.score[at], gold: curves.gold[at], kl: curves.kl[at],
 }); // prettier-ignore
 
-function curveChart(name, kind, state, { curves }) {
-  const values = curves[name];
-  return plot({
-    label: `${name} by step`,
-    x: [curves.steps[0], curves.steps.at(-1)],
-    y: rangeOf(values),
-    xTitle: 'step',
-    yTitle: name,
-    lines: [{ points: values.map((y, i) => [curves.steps[i], y]), kind }],
-    marks: [{ x: curves.steps[state.at], kind: 'warn' }],
-    height: 165,
-  });
-}
+const curveChart = (name, kind, { at }, { curves }) =>
+  stepChart(name, curves.steps, curves[name], kind, { marks: [curves.steps[at]], height: 165 });
 
 const overoptimised = {
   name: 'gold',

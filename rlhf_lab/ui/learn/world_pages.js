@@ -44,9 +44,9 @@ const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 2);
 // The first walk from `seed` on that meets a condition and fits on the screen; otherwise the shortest.
 function findWalk(shared, seed, suits) {
   const policy = policyOf(shared);
-  const found = walks(shared.world, policy, MANY_WALKS, seed).filter((steps) => steps.length > 0);
-  const fitting = found.find((steps) => steps.length <= SHOWN_STEPS && suits(steps));
-  return fitting ?? found.reduce((shortest, steps) => (steps.length < shortest.length ? steps : shortest));
+  const sampled = walks(shared.world, policy, MANY_WALKS, seed).filter((steps) => steps.length > 0);
+  const fitting = sampled.find((steps) => steps.length <= SHOWN_STEPS && suits(steps));
+  return fitting ?? sampled.reduce((shortest, steps) => (steps.length < shortest.length ? steps : shortest));
 }
 
 const shownSteps = (steps) => steps.slice(0, SHOWN_STEPS);
@@ -189,8 +189,8 @@ function estimate(state, shared) {
   const policy = policyOf(shared);
   const { gamma, start } = shared.world;
   const samples = walks(shared.world, policy, walkCount(state), state.seed).map((steps) => {
-    const whole = totalReturn(steps, gamma);
-    return gradientSample(shared.world, policy, steps, () => whole);
+    const value = totalReturn(steps, gamma);
+    return gradientSample(shared.world, policy, steps, () => value);
   });
   const exact = exactGradient(shared.world, policy);
   const estimated = exact.map((_, action) => mean(samples.map((sample) => sample[4 * start + action])));
@@ -249,8 +249,8 @@ const hasBroom = (shared) => (steps) => lastBroom(shared, steps) >= 0;
 // How far the gradients of single walks are from their mean.
 function gradientSpread(shared, weights) {
   const policy = policyOf(shared);
-  const found = walks(shared.world, policy, MANY_WALKS, 1);
-  return totalSpread(found.map((steps) => gradientSample(shared.world, policy, steps, weights(steps))));
+  const sampled = walks(shared.world, policy, MANY_WALKS, 1);
+  return totalSpread(sampled.map((steps) => gradientSample(shared.world, policy, steps, weights(steps))));
 }
 
 // The cat's habits stay as they are, whatever the broom costs.
@@ -302,7 +302,7 @@ const toGo = {
   facts(state, shared) {
     const world = withCost(shared, state);
     const { gamma } = world.world;
-    const whole = gradientSpread(world, (steps) => {
+    const withReturn = gradientSpread(world, (steps) => {
       const value = totalReturn(steps, gamma);
       return () => value;
     });
@@ -311,7 +311,7 @@ const toGo = {
       return (t) => gamma ** t * values[t];
     });
     return [
-      `Spread of the gradient over ${MANY_WALKS} walks: ${number(whole)} with the whole return, ` +
+      `Spread of the gradient over ${MANY_WALKS} walks: ${number(withReturn)} with the whole return, ` +
         `${number(later)} with the reward-to-go.`,
     ];
   },
@@ -393,9 +393,9 @@ const baseline = {
 function ratios({ newRandom }, shared) {
   const old = somePolicy(shared.world, Math.max(0.1, shared.random));
   const policy = somePolicy(shared.world, newRandom);
-  const found = walks(shared.world, old, RATIO_WALKS, 1);
-  const weights = found.map((steps) => walkRatio(steps, policy, old));
-  const returns = found.map((steps) => totalReturn(steps, shared.world.gamma));
+  const sampled = walks(shared.world, old, RATIO_WALKS, 1);
+  const weights = sampled.map((steps) => walkRatio(steps, policy, old));
+  const returns = sampled.map((steps) => totalReturn(steps, shared.world.gamma));
   const estimated = mean(returns.map((value, i) => weights[i] * value));
   const exact = valuesOf(shared.world, policy)[shared.world.start];
   return { weights, estimated, exact };

@@ -257,7 +257,7 @@ class RunFeed:
             return {"run": None, "elsewhere": runs_elsewhere(self.ctx)}
         return self._reply(query, run, project_runs)
 
-    def whole(self, run: Run) -> FeedReply:
+    def full_reply(self, run: Run) -> FeedReply:
         """All that the page would get of a run, of any project."""
         reply = self._reply(FeedQuery(), run, runs(self.ctx.db, run.project_id))
         assert "points" in reply

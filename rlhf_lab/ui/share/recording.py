@@ -78,7 +78,7 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     """Everything that the page of a run shows. names: whether the people who labelled are named. Raises StoreError if there is no
     such run."""
     db, run = ctx.db, get_run(ctx.db, run_id)
-    project, feed = get_project(db, run.project_id), feed_of(ctx).whole(run)
+    project, feed = get_project(db, run.project_id), feed_of(ctx).full_reply(run)
     feed["static"] = {**feed["static"], "runs": [], "reward_models": []}  # of others, which the page does not show
     steps = spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
     samples = {step: samples_at_step(db, run.id, step) for step in steps}

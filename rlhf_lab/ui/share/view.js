@@ -5,7 +5,7 @@ import { BlindTest } from './blind_test.js';
 import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { plot, rangeOf } from '../shared/plot.js';
+import { stepChart } from '../shared/plot.js';
 import { SampleViewer } from '../train/sample_viewer.js';
 import { TokenView } from '../train/token_view.js';
 
@@ -73,17 +73,11 @@ function curves() {
 
 function figure({ metric, title, unit }) {
   const points = recording.feed.points[metric].filter(([, value]) => value !== null);
+  const [steps, values] = [0, 1].map((i) => points.map((point) => point[i]));
   const verdict = recording.feed.verdicts[metric];
   return html`<figure class="lab-card chart">
     <figcaption>${term(title)} <span class="muted">${unit}</span></figcaption>
-    ${plot({
-      label: `${title} by step`,
-      x: [points[0][0], Math.max(points.at(-1)[0], points[0][0] + 1)],
-      y: rangeOf(points.map(([, value]) => value)),
-      xTitle: 'step',
-      lines: [{ points, kind: 'accent' }],
-      dots: points.length === 1 ? [{ x: points[0][0], y: points[0][1], kind: 'accent' }] : [],
-    })}
+    ${stepChart(title, steps, values, 'accent', { hasTitle: false })}
     ${verdict && html`<p class="verdict" data-level=${verdict.level}>${verdict.message}</p>`}
     <p class="muted definition">${definitionOf(metric)}</p>
   </figure>`;

@@ -106,3 +106,22 @@ export function barChart(label, names, series, yTitle = '', height = 190) {
   const y = [Math.min(...all) < 0 ? Math.min(...all) - margin : 0, Math.max(...all) + margin];
   return plot({ label, x: [-0.6, names.length - 0.4], y, bars, yTitle, hasXTicks: false, height });
 }
+
+/**
+ * A curve over the steps of a run. marks: steps with a vertical line.
+ * @param {string} title @param {number[]} steps @param {number[]} values @param {string} kind
+ * @param {{ marks?: number[], height?: number, hasTitle?: boolean }} options
+ */
+export function stepChart(title, steps, values, kind, { marks = [], height = HEIGHT, hasTitle = true } = {}) {
+  return plot({
+    label: `${title} by step`,
+    x: [steps[0], Math.max(steps.at(-1), steps[0] + 1)],
+    y: rangeOf(values),
+    xTitle: 'step',
+    yTitle: hasTitle ? title : '',
+    lines: [{ points: values.map((y, i) => [steps[i], y]), kind }],
+    dots: steps.length === 1 ? [{ x: steps[0], y: values[0], kind }] : [],
+    marks: marks.map((x) => ({ x, kind: 'warn' })),
+    height,
+  });
+}
