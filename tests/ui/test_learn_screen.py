@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 from fake_runs import KL, SCORE, a_run, reward_model
 
-from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.common.enums import JobKind, RunStatus, Source
 from rlhf_lab.common.records import StepResult, TokenRecord
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine import job_handlers
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.experiments import EXPERIMENTS, start_experiment
 from rlhf_lab.jobs.retraining import THEN_RUN
+from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import runs, set_run_status
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.learn import api as learn
 from rlhf_lab.ui.learn.api import CURVES, RECORDING
@@ -87,6 +89,28 @@ def test_a_run_without_values_clipping_tokens_or_gold_is_not_used(ctx, material)
     add_steps(ctx, a_run(ctx, algorithm="rloo", group_size=4, epochs=1, minibatches=1), 9, **{GOLD: float("nan")})
     record_step(ctx.db, a_run(ctx, algorithm="ppo").id, StepResult(1, {SCORE: 1.0}))  # no tokens
     assert material()["recorded"] == ["recording", "run", "curves", "labels"]
+
+
+def test_no_visitor_learns_from_the_differences_how_many_labels_there_are(ctx, calls):
+    """While gold pairs are shown: they are those that already have a vote."""
+    reward_model(ctx, differences=[0.5, -0.5, 1.0, 2.0, 0.1])
+    shared = ctx.as_multi_user(open_to_all=True)
+    assert "labels" not in calls(learn, shared).material({})["recorded"]
+    set_labelling_config(ctx.db, ctx.project.id, LabellingConfig(gold_rate=0.5))
+    assert "labels" in calls(learn, shared).material({})["recorded"]
+
+
+def test_a_run_whose_kl_is_no_log_ratio_is_not_used(ctx, material):
+    add_steps(ctx, a_run(ctx, algorithm="ppo", kl_estimator="k2"), 3)
+    assert "run" in material()["recorded"]
+
+
+def test_an_experiment_that_was_stopped_says_so(ctx, material):
+    project = start_experiment(ctx.db, ctx.home, "length")
+    (run,) = runs(ctx.db, project.id)
+    assert material()["experiment"]["problem"] == ""
+    set_run_status(ctx.db, run.id, RunStatus.STOPPED)
+    assert material()["experiment"]["problem"] == "Its run is stopped."
 
 
 def test_every_experiment_has_a_labelled_project_and_a_run_to_come(ctx):
