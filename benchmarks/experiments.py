@@ -1,9 +1,12 @@
 """The experiments of the screen Learn, by seed: gold at the start, at its best and at the end, KL, clip fraction, CPU seconds.
 
     python benchmarks/experiments.py --seeds 0 1 2 3 4
+    python benchmarks/experiments.py --seeds 0 1 2 3 4 --names no-penalty random-labels --brake --steps 400
 
 Gold is the judge's score of the step's own samples, in standard deviations of its scores of the shipped pairs; "best" and "end"
-are means of five steps. Seconds are those of reward model and run together.
+are means of five steps. Seconds are those of reward model and run together. With --brake nothing holds the policy near the
+base, the run has a brake, and the judge answers one blind pair after each step, until the brake stops the run or --steps are
+over.
 """
 
 import argparse
@@ -11,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,29 +26,73 @@ set_training_env()
 
 from algorithms import log
 
-from rlhf_lab.common.enums import JobKind
-from rlhf_lab.engine.job_handlers import reward_job
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
+from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.common.records import Project
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.engine.job_handlers import RewardRequest, reward_job, train_reward_model
+from rlhf_lab.engine.live_run import JUDGE_KEY
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import queue
-from rlhf_lab.jobs.experiments import EXPERIMENTS, JUDGE, start_experiment
-from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.jobs.experiments import EXPERIMENTS, JUDGE, MAX_LABELS, start_experiment
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import builtin_judge
+from rlhf_lab.quality.brake import pause_payload, pause_text
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.live_runs import live_answers
 from rlhf_lab.store.projects import newest_pairs
 from rlhf_lab.store.run_metrics import metric_series
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import create_run, runs
 
 METRICS = {"gold": "objective/gold", "score": "objective/scores", "KL": "objective/kl", "clip": "policy/clipfrac_avg"}
 WINDOW = 5
+
+
+def measure_brake(name: str, seed: int, home: Path, steps: int) -> str:
+    """Answers and steps from gold's best to the stop by the brake, and the gold lost until then."""
+    with Database.open(home) as db:
+        cache = ModelCache(home, db)
+        experiment = EXPERIMENTS[name]
+        project = new_project(db, model=EMBEDDED_MODEL, prompt_set="tales", seed=seed, name=name)
+        label_with_judge(db, project.id, builtin_judge(JUDGE), MAX_LABELS, noise=experiment.noise, seed=seed)
+        reward_model = train_reward_model(cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
+        settings = {**EXPERIMENTS["no-penalty"].settings, "steps": steps, "brake_every": 1}
+        config = replace(experiment, settings=settings).config(project)
+        run = create_run(
+            db, project.id, reward_model.id, name, config=config.to_dict(), total_steps=steps,
+            manifest={"judge": JUDGE, JUDGE_KEY: {"every": 1, "noise": 0.0}},
+        )  # fmt: skip
+        PolicyRun(cache, run.id).execute()
+        sd = judge_sd(db, project)
+        gold = [point[1] / sd for point in metric_series(db, run.id, [METRICS["gold"]])[METRICS["gold"]]]
+        answers = live_answers(db, run.id)
+        stop = pause_payload(db, run.id)
+    means = [statistics.fmean(gold[i : i + WINDOW]) for i in range(len(gold) - WINDOW + 1)]
+    best = max(range(len(means)), key=means.__getitem__)
+    best_step = best + WINDOW // 2 + 1
+    decided = [step for step, answer in enumerate(answers, 1) if answer.won is not None]  # one answer after each step
+    after = [step for step in decided if step > best_step]
+    end = "not stopped" if stop is None else f"stopped ({pause_text(stop)})"
+    return (
+        f"{name:<14} seed {seed}: gold best {means[best]:+.2f} at step {best_step}, end {means[-1]:+.2f}, lost "
+        f"{means[best] - means[-1]:.2f}; {end} after {len(gold)} steps, {len(gold) - best_step} after the best; "
+        f"{len(decided)} decided answers, {len(after)} of them after the best"
+    )
+
+
+def judge_sd(db: Database, project: Project) -> float:
+    """The standard deviation of the judge's scores of the shipped pairs."""
+    judge, pairs = builtin_judge(JUDGE), newest_pairs(db, project.id, 100)
+    return statistics.stdev(judge.score(p.prompt.text, side.text) for p in pairs for side in (p.first, p.second))
 
 
 def measure(name: str, seed: int, home: Path) -> str:
     with Database.open(home) as db:
         cache = ModelCache(home, db)
         project = start_experiment(db, home, name, seed)
-        judge = load_judge(JUDGE)
-        pairs = newest_pairs(db, project.id, 100)
-        sd = statistics.stdev(judge.score(p.prompt.text, side.text) for p in pairs for side in (p.first, p.second))
+        sd = judge_sd(db, project)
         started_at = time.process_time()
         for job in queue.jobs(db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD]):
             reward_job(cache, job)
@@ -69,11 +117,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", nargs="+", default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--brake", action="store_true")
+    parser.add_argument("--steps", type=int, default=400, help="with --brake: at most")
     args = parser.parse_args()
     for name in args.names:
         for seed in args.seeds:
             with tempfile.TemporaryDirectory() as folder:
-                log(measure(name, seed, Path(folder)))
+                home = Path(folder)
+                log(measure_brake(name, seed, home, args.steps) if args.brake else measure(name, seed, home))
 
 
 if __name__ == "__main__":

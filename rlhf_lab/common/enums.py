@@ -114,7 +114,7 @@ class Opponent(StrEnum):
     """With whose texts people compare those of the policy that is being trained."""
 
     BASE = "base"
-    BEST = "best"  # the best earlier checkpoint
+    BEST = "best"  # the best earlier checkpoint by people's answers
 
 
 class BrakeState(StrEnum):

@@ -1,6 +1,6 @@
 """Whether people still prefer a policy's texts: two sequential tests that may be looked at after every answer. numpy.
 
-A person sees, blind and on random sides, a text of the policy and one of an opponent: the base model or the best earlier
+A person sees, blind and on random sides, a text of the policy and one of an opponent: the base model or an earlier
 checkpoint. For each opponent an e-process tests the null hypothesis that the policy wins every decided answer with a probability
 of at least 1/2, given all earlier answers. An e-process is the capital of a gambler who bets on defeats at even odds. It starts
 at 1, each answer multiplies what was bet by 1 + b or 1 - b, and under the null hypothesis its expected value never rises. So the
@@ -15,9 +15,9 @@ Ramdas 2024, "Estimating means of bounded random variables by betting", https://
   1 / FALSE_STOP_PROBABILITY. It does so no later than if each test had half of the probability, and stopped at twice that value.
 - Ties, "both bad" and skipped pairs carry no bet and change no capital, so the bound holds however many there are. The null
   hypothesis is about decided answers.
-- The policy may change with every step, and the best checkpoint may be replaced. The null hypothesis is about each answer given
-  the past, not about two fixed models: at no time in the run did people prefer the texts of the opponent of that time to those of
-  the policy of that time. Which texts are shown may depend on earlier answers.
+- The policy may change with every step, and earlier answers choose the checkpoint that it is compared with. The null hypothesis
+  is about each answer given the past, not about two fixed models: at no time in the run did people prefer the texts of the
+  opponent of that time to those of the policy of that time. Which texts are shown may depend on earlier answers.
 - Without a difference between the models, an answer is an even bet only if its texts were not judged before: after one answer
   about a text, the next one about it is no longer even. So count one answer of each pair, and use each text in one pair.
 

@@ -4,8 +4,9 @@ The head is that of the instant reward model, fitted in this process to the stor
 uses it, and its event is replayed when the run is resumed, so the steps are repeated with the same numbers.
 
 A pair consists of a text of the step's rollouts and another text for the same prompt: by the policy of the same step, by the base
-model, or by the best earlier checkpoint. Both texts are stored with their tokens and features, so the next head can learn from
-a vote at once. Nothing here changes what the trainer does, apart from the head: all draws have seeds of their own.
+model, or by an earlier checkpoint (quality/brake.py chooses it). Both texts are stored with their tokens and features, so the
+next head can learn from a vote at once. Nothing here changes what the trainer does, apart from the head: all draws have seeds of
+their own.
 """
 
 import hashlib
@@ -113,22 +114,22 @@ class LivePairs:
         self.turns = TURNS if config.live else MEASURING_TURNS
         self._secret = get_project(model_cache.db, run.project_id).seed
 
-    def add(self, step: int, rollouts: Sequence[RolloutRow], policy_slot: str, best_step: int | None) -> None:
+    def add(self, step: int, rollouts: Sequence[RolloutRow], policy_slot: str, checkpoint_step: int | None) -> None:
         """Store pairs of the policy after `step` steps, unless enough wait for an answer or those of the step exist.
 
-        rollouts: of the step. best_step: of the best checkpoint, None without one.
+        rollouts: of the step. checkpoint_step: of the earlier checkpoint to compare with, None without one.
         """
         db = self.model_cache.db
         waiting = len(unanswered_pairs(db, self.run.id, step - FRESH_STEPS))
         is_due = step % max(1, self.config.brake_every) == 0
         if not is_due or waiting >= WAITING_PAIRS or not rollouts or has_pairs_of_step(db, self.run.id, step):
             return
-        drawn = self._draw(step, rollouts, best_step)
+        drawn = self._draw(step, rollouts, checkpoint_step)
         for opponent in dict.fromkeys(item.opponent for item in drawn):
             chosen = [item for item in drawn if item.opponent is opponent]
-            self._store(step, chosen, self._sample(step, chosen, policy_slot), best_step)
+            self._store(step, chosen, self._sample(step, chosen, policy_slot), checkpoint_step)
 
-    def _draw(self, step: int, rollouts: Sequence[RolloutRow], best_step: int | None) -> list[_Drawn]:
+    def _draw(self, step: int, rollouts: Sequence[RolloutRow], checkpoint_step: int | None) -> list[_Drawn]:
         """Rollouts of different prompts, those that ended by themselves first."""
         rng = random.Random(derive_seed(self.config.seed, "live pairs", step))
         order = rng.sample(range(len(rollouts)), len(rollouts))
@@ -139,9 +140,9 @@ class LivePairs:
         drawn = []
         for i, prompt in enumerate(list(dict.fromkeys(chosen))[:PAIRS_PER_STEP]):
             opponent = self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)]
-            if opponent is Opponent.BEST and (best_step is None or best_step >= step):
+            if opponent is Opponent.BEST and checkpoint_step is None:
                 opponent = Opponent.BASE
-            writer_step = best_step if opponent is Opponent.BEST else step
+            writer_step = checkpoint_step if opponent is Opponent.BEST else step
             checkpoint = "base" if opponent is Opponent.BASE else f"run/{self.run.id}/{writer_step}"
             drawn.append(_Drawn(prompt, by_prompt[prompt], opponent, checkpoint))
         return drawn
@@ -160,7 +161,9 @@ class LivePairs:
             )
         return sampled.tokens
 
-    def _store(self, step: int, drawn: Sequence[_Drawn], others: Sequence[list[int]], best_step: int | None) -> None:
+    def _store(
+        self, step: int, drawn: Sequence[_Drawn], others: Sequence[list[int]], checkpoint_step: int | None
+    ) -> None:
         """Store the pairs whose texts differ, the policy's on a random side, with the features of the texts."""
         db = self.model_cache.db
         for item, other in zip(drawn, others, strict=True):
@@ -175,7 +178,7 @@ class LivePairs:
             prompt = self.prompts[item.prompt]
             add_features(db, compute_features(self.adapters, [(prompt, text) for text in texts]))
             pair = add_pairs(db, self.run.project_id, [(texts[0].id, texts[1].id, LIVE_REASON)])[0]
-            opponent_step = best_step if item.opponent is Opponent.BEST else None
+            opponent_step = checkpoint_step if item.opponent is Opponent.BEST else None
             policy_side = None if item.opponent is None else Choice.FIRST if policy_is_first else Choice.SECOND
             add_live_pairs(db, [LivePair(pair.id, self.run.id, step, item.opponent, opponent_step, policy_side)])
 

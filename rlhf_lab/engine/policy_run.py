@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NoReturn
 
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
@@ -48,7 +49,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
-from rlhf_lab.quality.brake import BRAKE_KEY, pause_payload, pause_text
+from rlhf_lab.quality.brake import BRAKE_KEY, compared_checkpoint, counted_answers, pause_payload, pause_text
 from rlhf_lab.rewards.evaluator import FunctionTerms
 from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.live_runs import get_head
@@ -463,8 +464,9 @@ class PolicyRun:
         """
         if self._pairs is None:
             return
-        best = self.trainer.state.kl_control.best
-        self._pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, None if best is None else best.step)
+        earlier = [saved for saved in checkpoint_steps(self.folder) if saved < step]
+        opponent_step = compared_checkpoint(counted_answers(self.model_cache.db, self.run.id), earlier)
+        self._pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
         if JUDGE_KEY in self.run.manifest:
             let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
         payload = pause_payload(self.model_cache.db, self.run.id)

@@ -3,6 +3,8 @@
 The test itself: core/sequential_test.py.
 """
 
+from collections.abc import Sequence
+
 from rlhf_lab.common.enums import BrakeState, EventKind, Opponent
 from rlhf_lab.common.records import RunEvent
 from rlhf_lab.core.sequential_test import Answer, BrakeReport, brake
@@ -11,6 +13,7 @@ from rlhf_lab.store.live_runs import LiveAnswer, live_answers
 from rlhf_lab.store.runs import events
 
 BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint
+MIN_ANSWERS = 6  # decided ones about a checkpoint before another may take its place
 
 
 def brake_report(db: Database, run_id: int) -> BrakeReport:
@@ -44,6 +47,20 @@ def pause_payload(db: Database, run_id: int) -> dict[str, int | str] | None:
     if report.worse_than is Opponent.BEST:
         payload["step"] = compared_step(db, run_id) or 0
     return payload
+
+
+def compared_checkpoint(answers: Sequence[LiveAnswer], checkpoints: Sequence[int]) -> int | None:
+    """The step of the checkpoint to compare the policy with, out of the ascending `checkpoints`; None without any.
+
+    The first one, until people prefer the policy's texts to its own; then the newest one, and so on. People decide this rather
+    than the reward model, because the score of a policy that exploits a reward model goes on rising.
+    """
+    steps = [answer.opponent_step for answer in answers if answer.opponent is Opponent.BEST]
+    if not checkpoints or not steps or steps[-1] not in checkpoints:
+        return checkpoints[0] if checkpoints else None
+    results = [answer.won for answer in answers if answer.opponent_step == steps[-1] and answer.won is not None]
+    is_beaten = len(results) >= MIN_ANSWERS and 2 * sum(results) > len(results)
+    return checkpoints[-1] if is_beaten else steps[-1]
 
 
 def compared_step(db: Database, run_id: int) -> int | None:

@@ -6,6 +6,15 @@ import pytest
 from accessibility import NAMELESS, visible_texts
 from helpers import control, open_screen
 from playwright.sync_api import expect
+from prepared_labs import temporary_project
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult, TokenRecord
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run
 
 MAX_WORDS = 90
 WORDS = ".lab-learn .words > p:not(.formula, .notice), .lab-learn .question p"
@@ -101,3 +110,38 @@ def test_numbers_say_where_they_come_from_and_the_keys_of_a_slider_turn_no_page(
     page.keyboard.press("Enter")
     expect(control(page, "token-2")).to_be_focused()
     expect(page.locator(".lab-learn .facts")).to_contain_text("Token 3")
+
+
+TOKENS = TokenRecord(
+    row=0, prompt="Once", token_ids=[5, 6, 7], tokens=["a", "b", "c"], logprob=[-1.0] * 3, old_logprob=[-1.1] * 3,
+    ref_logprob=[-1.0] * 3, kl=[0.0] * 3, value=[0.5] * 3, reward=[0.0, 0.0, 1.0], advantage=[1.0] * 3, ratio=[1.1] * 3,
+    clipped=[False] * 3, raw_advantage=[0.5] * 3, target=[1.0] * 3, score=1.0, shaped_score=1.0,
+)  # fmt: skip
+
+
+def add_finished_run(db, project_id: int) -> int:
+    config = PolicyConfig.for_algorithm("ppo", steps=4).to_dict()
+    snapshot = LabelSnapshot((1, 2, 3), "digest", Source.SIMULATED)
+    model = add_reward_model(db, project_id, "x", config={}, report={"accuracy": 0.8}, snapshot=snapshot)
+    run = create_run(db, project_id, model.id, "a run", config=config, manifest={}, total_steps=4)
+    for step in range(5):
+        samples = [Sample("Once", 1, f"text {step}", 0.5)] if step % 2 == 0 else []
+        record_step(db, run.id, StepResult(step, {}, [TOKENS] if step else [], samples))
+    return run.id
+
+
+def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn_yet(lab, open_page):
+    with Database.open(lab.home) as db, temporary_project(db, lab.home, idle=True) as project:
+        older, newer = (add_finished_run(db, project.id) for _ in range(2))
+        page = open_screen(lab, open_page, "Runs & data")
+        control(page, "run-watch").and_(page.locator(f'[data-run="{older}"]')).click()
+        expect(page.locator(".lab-train")).to_have_attribute("data-run", str(older))
+        expect(page.locator(".microscope")).not_to_have_attribute("open", "")
+
+        page = open_screen(lab, open_page, "Learn")
+        control(page, "learn-gae").click()
+        control(page, "token-2").click()
+        control(page, "learn-run").click()
+        expect(page.locator(".lab-train")).to_have_attribute("data-run", str(newer))
+        expect(page.locator("[data-token-step]")).to_have_text("step 4")
+        expect(page.locator(".microscope .pinned")).to_have_text("c")

@@ -10,8 +10,15 @@ from rlhf_lab.common.records import Vote
 from rlhf_lab.engine import policy_run
 from rlhf_lab.engine.live_run import JUDGE_KEY
 from rlhf_lab.jobs import run_control
-from rlhf_lab.quality.brake import brake_report
-from rlhf_lab.store.live_runs import LivePair, add_live_pairs, live_answers, live_pairs_by_id, unanswered_pairs
+from rlhf_lab.quality.brake import brake_report, compared_checkpoint
+from rlhf_lab.store.live_runs import (
+    LiveAnswer,
+    LivePair,
+    add_live_pairs,
+    live_answers,
+    live_pairs_by_id,
+    unanswered_pairs,
+)
 from rlhf_lab.store.projects import add_pairs, newest_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import create_run, events, get_run
@@ -92,3 +99,23 @@ def test_wins_do_not_pause_and_only_the_first_answer_to_a_pair_counts(lab):
         vote(lab, given.pair_id, Choice.SECOND, "Ben")
     assert [given.won for given in live_answers(lab.db, run_id)] == [True] * 15
     assert brake_report(lab.db, run_id).state is BrakeState.PREFERRED
+
+
+@pytest.mark.parametrize(("asked", "expected"), [
+    ([], 5),
+    ([(5, True)] * 5, 5),  # too few answers
+    ([(5, True)] * 6, 20),
+    ([(5, True), (5, False)] * 3, 5),
+    ([(5, True), (5, None)] * 5, 5),  # a tie is no answer
+    ([(5, True)] * 6 + [(15, False)] * 30, 15),
+    ([(5, True)] * 6 + [(15, False)] * 6 + [(15, True)] * 7, 20),
+    ([(5, True)] * 6 + [(None, True)] * 9, 20),  # the last ones are about the base
+    ([(7, False)] * 9, 5),  # its checkpoint is gone
+])  # fmt: skip
+def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(asked, expected):
+    answers = [
+        LiveAnswer(i, Opponent.BASE if step is None else Opponent.BEST, step, won, 0.0)
+        for i, (step, won) in enumerate(asked)
+    ]
+    assert compared_checkpoint(answers, [5, 10, 15, 20]) == expected
+    assert compared_checkpoint(answers, []) is None

@@ -8,7 +8,7 @@ import { actionButton, isShortcut, redraw, showNotice } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
-import { currentTab, openTab } from '../shared/session.js';
+import { currentTab, showRun } from '../shared/session.js';
 
 /** @typedef {import('../api_types').LearnMaterial} LearnMaterial */
 /** @type {import('../api_types').LearnRequests} */
@@ -136,6 +136,7 @@ class Learn {
         </div>
       </article>`,
     );
+    this.root.querySelector('[aria-current]').scrollIntoView({ block: 'nearest', inline: 'center' });
     this.drawPicture();
   }
 
@@ -197,6 +198,12 @@ class Learn {
       .replaceChildren(html`<p><strong>Try it.</strong> ${page.question} ${answer}</p>`);
   }
 
+  // Step, row and token of the run from which a page draws.
+  shownToken(page) {
+    const { step, notable } = this.material.view;
+    return [step, notable[0], this.stateOf(page).selected ?? notable[1]];
+  }
+
   // Where the numbers of a page come from.
   origin(page) {
     if (!page.uses) return [];
@@ -210,14 +217,11 @@ class Learn {
         </p>`,
       ];
     }
-    const show = () => {
-      openTab('Train');
-      window.dispatchEvent(new CustomEvent('lab-run', { detail: run }));
-    };
+    const token = page.uses === 'run' ? this.shownToken(page) : [];
     return [
       html`<p class="muted lab-row">
         From your run ${run}${page.uses === 'run' ? `, step ${view.step}` : ''}.
-        ${actionButton('learn-run', 'Show it', show)}
+        ${actionButton('learn-run', 'Show it', () => showRun(run, token))}
       </p>`,
     ];
   }

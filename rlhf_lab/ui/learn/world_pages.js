@@ -114,7 +114,7 @@ const world = {
     'V is what the policy earns from a cell on average; each move of delay leaves nine tenths. Q is the same ' +
       'with the first move fixed. The advantage says how much better that move is than the policy’s average.',
   ],
-  question: 'Put the bathtub beside the cat, and make it drunk, until its V is below 0.',
+  question: 'Put the bathtub beside the cat, then make the cat drunk until V is below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s)',
   core: 'core.advantages.gae',
   sliders: () => WORLD_SLIDERS,
@@ -205,8 +205,8 @@ const gradient = {
     'Which way should the probabilities change, so that the return grows? Nobody can try all walks. The ' +
       'log-derivative trick needs only some: each walk pushes up the log-probability of its own moves, in ' +
       'proportion to its return.',
-    'J is the mean return. The world’s own probabilities do not depend on the policy, so they drop out. With many ' +
-      'walks the mean comes near the exact gradient; by chance, a few more can be worse.',
+    'J is the mean return, ∇J the direction in which it grows fastest, and E the mean over walks. The world’s own ' +
+      'probabilities do not depend on the policy, so they drop out. Many walks come near the exact gradient.',
   ],
   question: 'Use enough walks to bring the error below 50 %.',
   formula: '∇J = E[ R(τ) · Σₜ ∇ log π(aₜ | sₜ) ]',

@@ -3,7 +3,7 @@
 import { deleteConfirmation, nameField, sparkline, tableHead } from '../shared/dom.js';
 import { formatNumber, momentText } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { openTab, operatorOnly } from '../shared/session.js';
+import { operatorOnly, showRun } from '../shared/session.js';
 
 /** @typedef {import('../api_types').RunsOverview} RunsOverview */
 /** @typedef {import('../api_types').RunRow} RunRow */
@@ -135,17 +135,12 @@ function actions(run, screen) {
   return html`<div class="lab-row">
     <button
       type="button" class="lab-button small" data-do="run-watch" data-run=${run.id}
-      title="its curves and samples, under Train" onclick=${() => watchRun(run.id)}
+      title="its curves and samples, under Train" onclick=${() => showRun(run.id)}
     >
       Show
     </button>
     ${operatorOnly(run.is_resumable && resume, remove)}
   </div>`;
-}
-
-function watchRun(id) {
-  window.dispatchEvent(new CustomEvent('lab-run', { detail: id }));
-  openTab('Train');
 }
 
 /** @param {RunRow} run */

@@ -71,8 +71,9 @@ export class TokenView {
     this.load();
   }
 
-  // Show a step; it is fetched only while the section is open.
-  show(run, step) {
+  // Show a step, with row and token `selected` fixed; it is fetched only while the section is open.
+  show(run, step, selected = null) {
+    if (selected) [this.selected, this.isPinned] = [selected, true];
     [this.run, this.step] = [run, Math.max(1, step)];
     this.load();
   }

@@ -6,7 +6,7 @@ import { onThemeChange } from '../shared/charts.js';
 import { formatDuration } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
-import { openTab, operatorOnly } from '../shared/session.js';
+import { getItem, openTab, operatorOnly, setItem, WANTED_RUN } from '../shared/session.js';
 import { Curves } from './curves.js';
 import { ACTIVE, RunBar } from './run_bar.js';
 import { SampleViewer } from './sample_viewer.js';
@@ -28,19 +28,30 @@ class TrainScreen {
     this.chosenRun = /** @type {number | null} */ (null); // by a person; null: the newest active run
     this.activity = null; // {text, startedAt}: what happens now, and when it started by this page's clock
     this.tokenView = new TokenView((query) => api.tokens(query));
+    this.wantedToken = /** @type {null | { run: number, step: number, selected: number[] }} */ (null);
     this.pollNow = () => {};
     this.forget();
   }
 
   start() {
     this.root.append(html`<div class="lab-card lab-empty">Loading the runs …</div>`);
-    window.addEventListener('lab-run', (/** @type {any} */ { detail }) => this.selectRun(detail));
+    window.addEventListener('lab-run', () => this.takeWanted());
     onThemeChange(() => this.parts?.curves.restyle());
     const clock = setInterval(() => {
       if (document.body.contains(this.root)) this.drawActivity();
       else clearInterval(clock);
     }, 1000);
     this.pollNow = poll(this.root, () => this.update(), 1000);
+    this.takeWanted();
+  }
+
+  // What another screen asked for (showRun).
+  takeWanted() {
+    const [run, step, row, token] = (getItem(WANTED_RUN) || '').split('/').map(Number);
+    if (!run) return;
+    setItem(WANTED_RUN, '');
+    this.wantedToken = step ? { run, step, selected: [row, token] } : null;
+    this.selectRun(run);
   }
 
   // Nothing of a run is known or shown.
@@ -103,7 +114,15 @@ class TrainScreen {
     this.drawActivity();
     if (curves.draw(reply, this.static)) Object.assign(this.known, { epoch: null, revision: null });
     samples.addSteps(epoch, reply.sample_steps, reply.reset);
+    if (this.wantedToken?.run === this.run.id) this.showToken(this.wantedToken);
     curves.mark(this.static.events, samples.step);
+  }
+
+  showToken({ run, step, selected }) {
+    this.wantedToken = null;
+    this.parts.samples.goTo(this.parts.samples.nearest(step));
+    this.tokenView.show(run, step, selected);
+    this.tokenView.open();
   }
 
   // ---- elements: built once per run, then updated

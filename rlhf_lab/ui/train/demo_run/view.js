@@ -5,6 +5,7 @@ import { fillProposed, showNotice } from '../../shared/dom.js';
 import { resetText } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
+import { showRun } from '../../shared/session.js';
 
 /** @typedef {import('../../api_types').DemoState} DemoState */
 /** @type {import('../../api_types').DemoRunRequests} */
@@ -77,7 +78,7 @@ class DemoRun {
   async startRun() {
     const started = await this.send(api.start(this.values()));
     if (!started || started.runs_before) return; // otherwise the run in progress stays in view
-    window.dispatchEvent(new CustomEvent('lab-run', { detail: started.run }));
+    showRun(started.run);
   }
 
   // The reply of a request; null if it failed, then the error is shown.

@@ -4,7 +4,7 @@ import { requests } from '../../shared/api.js';
 import { html } from '../../shared/html.js';
 import { nativeForm } from '../../shared/native_form.js';
 import { poll } from '../../shared/poll.js';
-import { isOperator, operatorNotice, uploadFile } from '../../shared/session.js';
+import { isOperator, operatorNotice, showRun, uploadFile } from '../../shared/session.js';
 import { collapsedForm, missingModelCard, startForm } from './form.js';
 import { fieldProperties, keepEdits, progressText, sourceText, startLabel, usesPretrainingTexts } from './texts.js';
 
@@ -183,7 +183,7 @@ class StartRun {
       );
       this.state = { ...this.state, run_count: this.state.run_count + 1 };
       this.wasOpened = false;
-      window.dispatchEvent(new CustomEvent('lab-run', { detail: run }));
+      showRun(run);
     } catch (error) {
       this.showError(error.message);
     }
