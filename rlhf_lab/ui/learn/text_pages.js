@@ -231,8 +231,8 @@ const value = {
   text: [
     'The value function is trained to hit its target T: the advantage plus the old guess. The value loss is half the ' +
       'squared distance. If it falls, the guesses improve, and so do the advantages.',
-    'Like the policy it should not jump. A second loss holds the guess within a range ε of the old one. The larger of ' +
-      'the two counts: past ε a further step gains nothing.',
+    'Like the policy it should not jump. A second loss holds the guess within a range ε of the old one. The larger ' +
+      'of the two counts: past ε a further step gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
   formula: '½ max((V − T)², (clip(V, V_old ± ε) − T)²)',

@@ -87,7 +87,7 @@ export function getItem(name) {
 }
 
 export const WANTED_MODEL = 'chat-model'; // the item with which a screen asks Chat for a model: RUN/STEP
-export const WANTED_RUN = 'shown-run'; // the item with which a screen asks Train for a run or a token: RUN[/STEP/ROW/TOKEN]
+export const WANTED_RUN = 'shown-run'; // with which a screen asks Train for a run or a token: RUN[/STEP/ROW/TOKEN]
 
 // Show a run under Train, or a token of one of its steps: [step, row, token]. Train may not have been drawn yet.
 export function showRun(run, token = []) {
