@@ -1,7 +1,7 @@
 """The dtype and quantisation of a model's frozen weights, as requested by the user or chosen for the device. No torch."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_lab.errors import ModelError
@@ -17,21 +17,19 @@ MIN_MEASURED_WEIGHTS = 2**25
 
 def requested_dtype() -> str | None:
     """RLHF_LAB_DTYPE, or None if it is not set. Raises ModelError for an invalid value."""
-    requested = os.environ.get(DTYPE_VARIABLE, "")
-    if requested and requested not in DTYPE_NAMES:
-        raise ModelError(
-            f'{DTYPE_VARIABLE} is "{requested}", which is not supported: set it to {" or ".join(DTYPE_NAMES)}, or unset it.'
-        )
-    return requested or None
+    return _requested(DTYPE_VARIABLE, DTYPE_NAMES)
 
 
 def requested_bits() -> str | None:
     """RLHF_LAB_QUANTIZE, or None if it is not set. Raises ModelError for an invalid value."""
-    requested = os.environ.get(QUANTIZE_VARIABLE, "")
-    if requested and requested not in QUANTIZE_NAMES:
+    return _requested(QUANTIZE_VARIABLE, QUANTIZE_NAMES)
+
+
+def _requested(variable: str, names: Sequence[str]) -> str | None:
+    requested = os.environ.get(variable, "")
+    if requested and requested not in names:
         raise ModelError(
-            f'{QUANTIZE_VARIABLE} is "{requested}", which is not supported: set it to {" or ".join(QUANTIZE_NAMES)}, or '
-            "unset it."
+            f'{variable} is "{requested}", which is not supported: set it to {" or ".join(names)}, or unset it.'
         )
     return requested or None
 

@@ -99,11 +99,6 @@ def compute_features(
         if len(prompt_ids) + len(response_ids) > backbone.context_length:  # an imported text
             prompt_ids = prompt_ids[-(backbone.context_length // 2) :]
         rows.append((prompt_ids, response_ids[: backbone.context_length - len(prompt_ids)]))
-
-    def features_of(indices: list[int]) -> Tensor:
-        batch = make_batch(backbone, [rows[i][0] for i in indices], [rows[i][1] for i in indices])
-        return text_features(backbone, batch, FEATURES)
-
     vectors = feature_vectors(adapters, rows, speed if len(texts) == BATCH_SIZE else None)
     is_finite = [bool(np.isfinite(vector).all()) for vector in vectors]
     return {

@@ -50,19 +50,6 @@ class LengthRow:
         return self.complete / self.texts
 
 
-class LengthSetting(TypedDict):
-    """A row of a measurement for the page. share: of complete texts; low, high: its 95 % interval; text: a request to use it."""
-
-    adds_instruction: bool
-    max_new_tokens: int
-    share: float
-    low: float
-    high: float
-    mean_tokens: float
-    seconds: float
-    text: str
-
-
 class LengthView(TypedDict):
     """A measurement for the page, without rows while the engine is measuring.
 
@@ -74,8 +61,8 @@ class LengthView(TypedDict):
     note: str
     instruction: str
     texts: int
-    rows: list[LengthSetting]
-    proposal: LengthSetting | None
+    rows: list[LengthRow]
+    proposal: LengthRow | None
     is_new: bool
 
 
@@ -168,15 +155,8 @@ def length_view(db: Database, project: Project) -> LengthView | None:
     )
     return {
         "is_measuring": False, "note": job.result["note"], "instruction": INSTRUCTION, "texts": rows[0].texts,
-        "rows": [_setting(row) for row in rows], "proposal": _setting(proposal) if proposal else None,
+        "rows": rows, "proposal": proposal,
         "is_new": proposal is not None and not is_used and not _settled_by(db, project.id),
-    }  # fmt: skip
-
-
-def _setting(row: LengthRow) -> LengthSetting:
-    return {
-        "adds_instruction": row.adds_instruction, "max_new_tokens": row.max_new_tokens, "share": row.share, "low": row.low,
-        "high": row.high, "mean_tokens": row.mean_tokens, "seconds": row.seconds, "text": proposal_text(row),
     }  # fmt: skip
 
 
@@ -187,20 +167,14 @@ def length_note(db: Database, project: Project) -> str:
     if not view or not proposed or not view["is_new"]:
         return ""
     if any(
-        row["share"] >= TARGET_SHARE
-        and (row["adds_instruction"], row["max_new_tokens"]) == (False, project.max_new_tokens)
+        row.share >= TARGET_SHARE and (row.adds_instruction, row.max_new_tokens) == (False, project.max_new_tokens)
         for row in view["rows"]
     ):
         return ""  # it would only be cheaper
     return (
-        f"Many texts are cut off. Measured: with at most {proposed['max_new_tokens']} tokens"
-        f"{' and a short instruction' if proposed['adds_instruction'] else ''}, {100 * proposed['share']:.0f} % are complete."
+        f"Many texts are cut off. Measured: with at most {proposed.max_new_tokens} tokens"
+        f"{' and a short instruction' if proposed.adds_instruction else ''}, {100 * proposed.share:.0f} % are complete."
     )
-
-
-def proposal_text(row: LengthRow) -> str:
-    """ "Use 96 tokens and add the instruction"."""
-    return f"Use {row.max_new_tokens} tokens{' and add the instruction' if row.adds_instruction else ''}"
 
 
 def _system_prompt(result: Mapping[str, Any], row: LengthRow) -> str:

@@ -262,11 +262,13 @@ def _capitalised(text: str) -> str:
 class MirrorView:
     """What a page shows about the mirror.
 
-    saved_at: time of the last save (seconds since 1970); None: nothing is saved yet. is_late: it is older than LATE_AFTER_S.
+    saved_at: time of the last save (seconds since 1970); None: nothing is saved yet. age_s: seconds since then. is_late: whether
+    these are more than LATE_AFTER_S.
     """
 
     repository: str
     saved_at: float | None
+    age_s: float | None
     problem: str
     is_late: bool
 
@@ -274,9 +276,9 @@ class MirrorView:
 def mirror_view(home: Path, repository: str) -> MirrorView:
     state = read_state(home)
     if state is None or state.repository != repository:
-        return MirrorView(repository, None, "", False)
-    is_late = state.saved_at is not None and time.time() - state.saved_at > LATE_AFTER_S
-    return MirrorView(repository, state.saved_at, state.problem, is_late)
+        return MirrorView(repository, None, None, "", False)
+    age_s = None if state.saved_at is None else max(0.0, time.time() - state.saved_at)
+    return MirrorView(repository, state.saved_at, age_s, state.problem, age_s is not None and age_s > LATE_AFTER_S)
 
 
 def stop_on_sigterm() -> None:

@@ -4,14 +4,13 @@ Requests to an active run are stored as events that the engine reads. Invalid re
 recorded.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import shutil
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +70,14 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     ptx_texts: tuple[Sequence[str], str] | None = None,
     *,
     reward_terms: Sequence[RewardTerm] = (),
+    visitor: str = "",
 ) -> Run:
     """Queue a new run with a reward model (default: the project's newest; NO_REWARD_MODEL: none, as dpo and sft allow).
 
     judge: its score is recorded as objective/gold; None: the judge that gave the labels, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
     reward_terms: their weighted sum is the reward; empty: the reward model alone.
+    visitor: of a run that a visitor starts in demo mode, the requester of its job.
     Raises LabelError if a required reward model or label is missing. Raises ConfigError for an unknown judge, an overlong name,
     ptx_texts with ptx_coef = 0, unusable reward terms, or a critic that cannot be initialised from this reward model.
     """
@@ -111,12 +112,17 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
             **(labels_with_gold(db, project_id, labels.source) if labels and not reward_model else {}),
             **({TERMS_KEY: term_records(reward_terms)} if reward_terms else {}),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
+            **({VISITOR_RUN: True} if visitor else {}),
         },
     )
-    with _deleted_if_not_queued(db, run):
+    try:
         if texts:
             _save_ptx_texts(home, run.id, texts)
-        submit_run(db, home, run)
+        submit_run(db, home, run, visitor)
+    except StoreError:
+        if open_job(db, run.id) is None:
+            delete_run(db, run.id)
+        raise
     return run
 
 
@@ -220,29 +226,11 @@ def check_reward(
 
 
 def start_visitor_run(db: Database, home: Path, project_id: int, config: PolicyConfig, visitor: str) -> Run:
-    """Queue a run of a visitor in demo mode, on the project's default reward model. Raises LabelError without a reward model.
-
-    visitor: their name, the requester of the run's job.
-    """
+    """Queue a run of a visitor in demo mode, on the project's default reward model. Raises LabelError without a reward model."""
     reward_model = default_reward_model(db, project_id)
     if reward_model is None:
         raise LabelError("A run needs a reward model, and there is none yet. Label some pairs first.")
-    run = create_run(
-        db,
-        project_id,
-        reward_model.id,
-        default_run_name(db, project_id, config, reward_model.id),
-        config=config.to_dict(),
-        total_steps=config.steps,
-        manifest={
-            "judge": judge_of_labels(db, reward_model.snapshot),
-            "labels": dataclasses.asdict(reward_model.snapshot),
-            VISITOR_RUN: True,
-        },
-    )
-    with _deleted_if_not_queued(db, run):
-        submit_run(db, home, run, requester=visitor)
-    return run
+    return start_run(db, home, project_id, config, reward_model.id, visitor=visitor)
 
 
 def default_reward_model(db: Database, project_id: int) -> RewardModelRow | None:
@@ -257,17 +245,6 @@ def best_supported(models: Sequence[ListedRewardModel]) -> ListedRewardModel | N
     return min(
         models, key=lambda model: (bool(accuracy_warning(model.report)), model.source is not Source.HUMAN), default=None
     )
-
-
-@contextlib.contextmanager
-def _deleted_if_not_queued(db: Database, run: Run) -> Iterator[None]:
-    """Delete a new run if a StoreError is raised before it has a job."""
-    try:
-        yield
-    except StoreError:
-        if open_job(db, run.id) is None:
-            delete_run(db, run.id)
-        raise
 
 
 def _check_critic_source(folder: Path) -> None:

@@ -105,9 +105,7 @@ def metric_names(db: Database, run_id: int) -> list[str]:
 
 def sample_steps(db: Database, run_id: int) -> list[int]:
     """The steps that have samples, in order."""
-    s = t.samples.c
-    with db.read() as conn:
-        return list(conn.execute(select(s.step).where(s.run_id == run_id).distinct().order_by(s.step)).scalars())
+    return _steps_of(db, run_id, t.samples)
 
 
 def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
@@ -124,9 +122,13 @@ def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
 
 def token_record_steps(db: Database, run_id: int) -> list[int]:
     """The steps with recorded rollout rows, in order."""
-    r = t.token_records.c
+    return _steps_of(db, run_id, t.token_records)
+
+
+def _steps_of(db: Database, run_id: int, table: Table) -> list[int]:
+    step = table.c.step
     with db.read() as conn:
-        return list(conn.execute(select(r.step).where(r.run_id == run_id).distinct().order_by(r.step)).scalars())
+        return list(conn.execute(select(step).where(table.c.run_id == run_id).distinct().order_by(step)).scalars())
 
 
 def token_records_at(db: Database, run_id: int, step: int) -> list[TokenRecord]:

@@ -130,10 +130,14 @@ class VoteTable:
         """
         labels = self.answers_of(source)
         if source is Source.HUMAN:
-            decided = np.zeros(len(self.pair_id), np.bool_)
-            decided[self.pair[self.live & self.adjudication & (self.choice != code(Choice.SKIP))]] = True
-            labels &= self.adjudication | ~decided[self.pair]
+            labels &= self.adjudication | ~self.decided_by_experts()[self.pair]
         return labels if gold else labels & ~self.gold[self.pair]
+
+    def decided_by_experts(self) -> Bool:
+        """By position in pair_id."""
+        decided = np.zeros(len(self.pair_id), np.bool_)
+        decided[self.pair[self.live & self.adjudication & (self.choice != code(Choice.SKIP))]] = True
+        return decided
 
     def positions_of_pairs(self, pair_ids: Sequence[int]) -> Int:
         """The positions of these pairs in pair_id, without unknown pairs."""

@@ -11,13 +11,13 @@ import {
 } from '../../rlhf_lab/ui/compare/texts.js';
 
 test('the score of a model in a tournament, and what the answers do not determine', () => {
-  const text = (score, low, high) => scoreText({ is_reference: false, score, low, high });
+  const text = (score, low, high) => scoreText({ contestant: 1, score, low, high });
   assert.equal(text(1, -0.5, 2.5), '+1.00 (−0.50 to +2.50)');
   assert.equal(text(2.5, 0.4, null), 'above +0.40');
   assert.equal(text(-2.5, null, -0.4), 'below −0.40');
   assert.equal(text(1, null, null), 'too few answers');
   assert.equal(text(null, null, null), 'not compared');
-  assert.equal(scoreText({ is_reference: true, score: 0, low: null, high: null }), '0 (reference)');
+  assert.equal(scoreText({ contestant: 0, score: 0, low: null, high: null }), '0 (reference)');
 });
 
 test('how often a model was preferred to another one', () => {

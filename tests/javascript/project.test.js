@@ -6,6 +6,7 @@ import {
   contentsText,
   downloadText,
   parameterCount,
+  proposalText,
   shareRange,
 } from '../../rlhf_lab/ui/project/figures.js';
 
@@ -16,6 +17,11 @@ test('a number of parameters', () => {
 
 test('a range of shares', () => {
   assert.equal(shareRange({ low: 0.426, high: 0.914 }), '43 to 91 %');
+});
+
+test('a proposed length in words', () => {
+  assert.equal(proposalText({ max_new_tokens: 128, adds_instruction: false }), 'Use 128 tokens');
+  assert.equal(proposalText({ max_new_tokens: 96, adds_instruction: true }), 'Use 96 tokens and add the instruction');
 });
 
 test('what is deleted with a project', () => {

@@ -113,7 +113,7 @@ def test_texts_that_were_chosen_because_they_end_do_not_tell(db, project):
     add(db, project, [ENDED] * 8, "teaching: different")
     assert lacks_measurement(db, project) is True
     measured(db, project, [row(48, 29), row(64, 30), row(48, 30, adds=True)])
-    assert length_view(db, project)["proposal"]["max_new_tokens"] == 48
+    assert length_view(db, project)["proposal"].max_new_tokens == 48
     assert length_note(db, project) == ""  # 64 tokens, the setting of the project, suffice
 
 

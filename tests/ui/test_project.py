@@ -217,7 +217,7 @@ def test_a_measured_length_is_shown_and_accepted(ctx):
     rows = [asdict(row) for row in length_rows([10, 80, 90, 90], {64: 1.0, 96: 2.0}, adds_instruction=False)]
     queue.finish(ctx.db, job.id, {"rows": rows, "system_prompt": "", "seconds": 3.0, "note": ""})
     shown = state(ctx)["length"]
-    assert (shown["proposal"]["text"], shown["is_new"]) == ("Use 96 tokens", True)
+    assert (shown["proposal"].max_new_tokens, shown["is_new"]) == (96, True)
     assert "with at most 96 tokens, 100 % are complete" in label.state(ctx, "ann")["length_note"]
     assert "New texts have at most 96 tokens. " in act(ctx, "accept_length")["message"]
     assert ctx.project.max_new_tokens == 96

@@ -87,8 +87,8 @@ def test_a_person_judges_blind_pairs_until_none_is_left(ctx, written, monkeypatc
     assert [answer.choice for answer in tournament_answers(ctx.db, written.id)] == [Choice.SECOND] * 3
     assert (state["own_count"], state["answers_note"]) == (3, "3 answers from 1 person")
     first, last = state["ranking"]["rows"]
-    assert (first["name"], first["kl"], first["reward"], first["gold"]) == ("base, best of 4", 1.0, 1.0, None)
-    assert (last["name"], last["is_reference"], last["score"]) == ("base model", True, 0.0)
+    assert (first.name, first.kl, first.reward, first.gold) == ("base, best of 4", 1.0, 1.0, None)
+    assert (last.name, last.contestant, last.score) == ("base model", 0, 0.0)
     assert state["ranking"]["wins"] == [[0.0, 3.0], [0.0, 0.0]]
 
 
@@ -174,7 +174,7 @@ def test_only_the_pair_on_screen_is_answered_once(ctx, written):
             judge(ctx, "ann", tournament_id=written.id, token=stale, choice="left")
     state = tournament.state(ctx, written.id, "")
     assert (state["can_judge"], state["pair"], state["answers_note"]) == (False, None, "")
-    assert state["ranking"]["rows"][0]["score"] == 0
+    assert state["ranking"]["rows"][0].score == 0
 
 
 def test_sides_are_chosen_for_each_person(ctx, written):

@@ -2,7 +2,8 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
 import { requests } from '../shared/api.js';
-import { actionButton, conversationView, fillProposed, textView, withCut } from '../shared/dom.js';
+import { actionButton, controlsOf, conversationView, fillProposed, selectField } from '../shared/dom.js';
+import { setOptions, textView, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -87,17 +88,13 @@ class Chat {
               class="lab-input" rows="2" dir="auto" aria-label="message" data-do="chat-message"
               oninput=${() => this.drawButtons()} onkeydown=${(event) => this.sendOnEnter(event)}
             ></textarea>
-            <button type="button" class="lab-button lab-main" data-do="chat-send" onclick=${() => this.ask()}>
-              Send
-            </button>
-            <button type="button" class="lab-button" data-do="chat-stop" onclick=${() => this.stop()}>Stop</button>
+            ${actionButton('chat-send', 'Send', () => this.ask(), 'lab-main')}
+            ${actionButton('chat-stop', 'Stop', () => this.stop(), '')}
             <span class="muted" data-do="chat-hint"></span>
           </div>
         </div>`,
     );
-    for (const control of this.root.querySelectorAll('[data-do]')) {
-      this.fields[control.dataset.do.slice('chat-'.length)] = control;
-    }
+    this.fields = controlsOf(this.root, 'chat-');
     this.draw();
   }
 
@@ -106,19 +103,15 @@ class Chat {
       <div class="field">
         <span class="muted" aria-hidden="true">Model</span>
         <div class="models">
-          <select
-            class="lab-input" aria-label="model" data-do="chat-model" onchange=${() => this.loadOptions()}
-          ></select>
-          <select class="lab-input" aria-label="step of the model" data-do="chat-step"></select>
+          ${selectField('chat-model', 'model', () => this.loadOptions())}
+          ${selectField('chat-step', 'step of the model', null)}
         </div>
       </div>
       <label class="lab-row beside">
         <input type="checkbox" data-do="chat-beside" /><span>also show the ${term('base model')}</span>
       </label>
       <span class="lab-grow"></span>
-      <button type="button" class="lab-button small" data-do="chat-begin" onclick=${() => this.begin()}>
-        New conversation
-      </button>
+      ${actionButton('chat-begin', 'New conversation', () => this.begin())}
     </div>`;
   }
 
@@ -338,13 +331,9 @@ class Chat {
     if (answers.length < 2 || this.isWaiting() || answers.some((answer) => answer.error)) return null;
     const areComplete = answers.every((answer) => answer.status === 'done');
     const areEqual = answers[0].text.trim() === answers[1].text.trim();
+    const disabled = !areComplete || areEqual || this.isMakingPair;
     return html`<div class="lab-row pair">
-      <button
-        type="button" class="lab-button" data-do="chat-label"
-        disabled=${!areComplete || areEqual || this.isMakingPair} onclick=${() => this.makePair()}
-      >
-        Label these two answers
-      </button>
+      ${actionButton('chat-label', 'Label these two answers', () => this.makePair(), '', { disabled })}
       <span class="muted lab-grow">${pairHint(areComplete, areEqual)}</span>
     </div>`;
   }
@@ -364,15 +353,6 @@ class Chat {
     fields.stop.disabled = !this.exchange?.jobs;
     fields.begin.disabled = isWaiting || !this.turns.length;
   }
-}
-
-function setOptions(node, items, fallback) {
-  const key = JSON.stringify(items);
-  if (node.dataset.items === key) return;
-  const previous = node.value;
-  node.dataset.items = key;
-  node.replaceChildren(...items.map(([id, label]) => html`<option value=${id}>${label}</option>`));
-  node.value = items.some(([id]) => String(id) === previous) ? previous : String(fallback);
 }
 
 /** @param {string} label @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */

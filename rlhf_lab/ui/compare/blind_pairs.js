@@ -2,7 +2,7 @@
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them.
 import { markedDiff } from '../shared/diff.js';
-import { isShortcut, promptView, showNotice } from '../shared/dom.js';
+import { actionButton, isShortcut, promptView, showNotice } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { getItem, setItem } from '../shared/session.js';
 
@@ -208,14 +208,8 @@ export class BlindPairs {
     if (!this.unconfirmedAnswer()) return;
     const reason = this.refusal || 'Your last answer is not stored yet, because the lab does not reply.';
     showNotice(this.notice, `${reason} ${KEPT}`);
-    this.notice.append(
-      html` <button
-          type="button" class="lab-button small lab-offline-too" data-do="${this.name}-discard"
-          onclick=${() => this.discardAnswer()}
-        >
-          Discard it
-        </button>`,
-    );
+    const discard = () => this.discardAnswer();
+    this.notice.append(' ', actionButton(`${this.name}-discard`, 'Discard it', discard, 'small lab-offline-too'));
   }
 
   discardAnswer() {
@@ -271,10 +265,7 @@ export class BlindPairs {
   }
 
   choiceButton(choice, label, key) {
-    return html`<button
-      type="button" class="lab-button" data-do="${this.name}-${choice}" onclick=${() => this.answer(choice)}
-    >
-      ${label}<kbd>${key}</kbd>
-    </button>`;
+    const text = html`${label}<kbd>${key}</kbd>`;
+    return actionButton(`${this.name}-${choice}`, text, () => this.answer(choice), '');
   }
 }

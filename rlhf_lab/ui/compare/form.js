@@ -1,7 +1,7 @@
 // @ts-check
 // The form of the screen "Compare": the prompt, the models of the columns, and how their texts are sampled and scored.
 // It is built once; its options are refreshed in place, so that no input is lost.
-import { conversationField, fillProposed } from '../shared/dom.js';
+import { actionButton, conversationField, fillProposed, selectField, setOptions } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -49,11 +49,7 @@ export class CompareForm {
   build() {
     const { fields, conversation } = this;
     const button = (name, label, onclick, classes = 'small', title = null) =>
-      (fields[name] = html`<button
-        type="button" class="lab-button ${classes}" title=${title} data-do=${name} onclick=${onclick}
-      >
-        ${label}
-      </button>`);
+      (fields[name] = actionButton(name, label, onclick, classes, { title }));
     return html`<div class="lab-card form">
       ${labelled('Prompt', conversation.shown, fields.prompt)}
       <div class="lab-row">
@@ -107,9 +103,7 @@ export class CompareForm {
       this.keepChoice(name);
       onchange();
     };
-    return (this.fields[name] = html`<select
-      class="lab-input" aria-label=${label} data-do=${name} onchange=${change}
-    ></select>`);
+    return (this.fields[name] = selectField(name, label, change));
   }
 
   number(name, label, value, hint, shown = label) {
@@ -132,7 +126,7 @@ export class CompareForm {
     const defaults = ['base', newestRun, ''];
     for (const column of COLUMNS) {
       const models = [...(column > 1 ? [['', 'nothing']] : []), ...options.models];
-      setOptions(this.fields[`model-${column}`], models, defaults[column - 1]);
+      this.setOptions(`model-${column}`, models, defaults[column - 1]);
       this.fillSteps(column);
     }
     this.fillScorers();
@@ -159,7 +153,7 @@ export class CompareForm {
     }
     const steps = (run && stepsByRun[run]) || [];
     const named = steps.map((step) => [step, `step ${step}${step === bestByRun[run] ? ' (best)' : ''}`]);
-    setOptions(node, [['latest', 'latest step'], ...named], 'latest');
+    this.setOptions(`step-${column}`, [['latest', 'latest step'], ...named], 'latest');
     node.hidden = !run;
   }
 
@@ -171,8 +165,13 @@ export class CompareForm {
         .filter(Boolean)
         .at(-1) || '';
     const [reward, judge] = scorerByRun[run] || newest || ['', ''];
-    setOptions(this.fields.reward, [...rewardModels, ['', 'no scores']], reward);
-    setOptions(this.fields.judge, [['', 'no judge'], ...judges.map((name) => [name, `judge ${name}`])], judge);
+    this.setOptions('reward', [...rewardModels, ['', 'no scores']], reward);
+    this.setOptions('judge', [['', 'no judge'], ...judges.map((name) => [name, `judge ${name}`])], judge);
+  }
+
+  setOptions(name, items, fallback) {
+    const node = this.fields[name];
+    setOptions(node, items, fallback, Boolean(node.dataset.chosen));
   }
 
   fillPrompt(text) {
@@ -295,15 +294,4 @@ export class CompareForm {
     if (field && field !== 'prompt') this.fold.open = true;
     if (field) this.fields[field].focus();
   }
-}
-
-function setOptions(node, items, fallback) {
-  const previous = node.value;
-  const key = JSON.stringify(items);
-  if (node.dataset.items !== key) {
-    node.dataset.items = key;
-    node.replaceChildren(...items.map(([id, label]) => html`<option value=${id}>${label}</option>`));
-  }
-  const isOffered = items.some(([id]) => String(id) === previous);
-  node.value = node.dataset.chosen && isOffered ? previous : String(fallback);
 }

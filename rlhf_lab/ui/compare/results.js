@@ -1,7 +1,7 @@
 // @ts-check
 // The texts of a comparison: a column for each model, with changed words marked.
 import { markedDiff } from '../shared/diff.js';
-import { promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -14,13 +14,11 @@ export function resultCard(item, cancel = null) {
   grid.style.setProperty('--columns', item.labels.length);
   grid.append(...gridContent(item));
   const scorer = item.reward ? `, scored by reward model ${item.reward}.${item.scorersNote}` : '';
-  const button = html`<button type="button" class="lab-button small" data-do="cancel" onclick=${cancel}>
-    Cancel
-  </button>`;
   return html`<section class="lab-card" data-do=${cancel ? 'awaited' : 'answer'} aria-label="answers">
     ${item.turns ? promptView(item.turns, 'asked lab-scroll') : null}
     <div class="lab-row">
-      <span class="muted">seed ${item.seed}, temperature ${item.temperature}${scorer}</span>${cancel ? button : null}
+      <span class="muted">seed ${item.seed}, temperature ${item.temperature}${scorer}</span>
+      ${cancel && actionButton('cancel', 'Cancel', cancel)}
     </div>
     ${grid}
   </section>`;

@@ -3,7 +3,7 @@
 import { formatDuration, formatNumber, plural } from '../shared/format.js';
 
 /** @typedef {import('../api_types').TextColumn} TextColumn */
-/** @typedef {import('../api_types').RankingRow} RankingRow */
+/** @typedef {import('../api_types').Standing} Standing */
 
 const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
 export const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
@@ -39,9 +39,9 @@ export function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
 }
 
 // The score of a row of the ranking with its 95 % interval; null stands for what the answers do not determine.
-/** @param {Pick<RankingRow, 'is_reference' | 'score' | 'low' | 'high'>} row */
-export function scoreText({ is_reference: isReference, score, low, high }) {
-  if (isReference) return '0 (reference)';
+/** @param {Pick<Standing, 'contestant' | 'score' | 'low' | 'high'>} row */
+export function scoreText({ contestant, score, low, high }) {
+  if (contestant === 0) return '0 (reference)';
   if (score === null) return 'not compared';
   if (low === null && high === null) return 'too few answers';
   if (high === null) return `above ${signed(low)}`;

@@ -12,7 +12,7 @@ from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
-from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, mirror_view
+from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, MirrorView, mirror_view
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
@@ -111,16 +111,6 @@ class HeaderStartup(TypedDict):
     eta_s: float | None
 
 
-class HeaderMirror(TypedDict):
-    """How current the copy on the Hub is."""
-
-    repository: str
-    saved_at: float | None
-    age_s: float | None
-    problem: str
-    is_late: bool
-
-
 class HeaderState(TypedDict):
     """What all visitors see. Of two counts of a project the one with the greater `counted_at` is newer."""
 
@@ -136,7 +126,7 @@ class HeaderState(TypedDict):
     run: HeaderRun | None
     demo: HeaderDemo | None
     startup: HeaderStartup | None
-    mirror: HeaderMirror | None
+    mirror: MirrorView | None
     warning: str
 
 
@@ -207,7 +197,7 @@ def state(ctx: Context) -> HeaderState:
         "run": _run_view(ctx),
         "demo": {"reset_at": ctx.demo.reset_at, "is_reset_due": ctx.demo.is_reset_due()} if ctx.demo else None,
         "startup": _startup_view(ctx),
-        "mirror": _mirror_view(ctx),
+        "mirror": mirror_view(ctx.home, ctx.mirror.repository) if ctx.mirror and ctx.mirror.repository else None,
         "warning": engine_process.start_failure(engine, ctx.home) or ctx.settings_problem or _warning(ctx),
     }  # fmt: skip
 
@@ -261,17 +251,6 @@ def _startup_view(ctx: Context) -> HeaderStartup | None:
         "phase": startup.phase, "model": startup.model.rstrip("/").rsplit("/", 1)[-1], "message": startup.message,
         "downloaded_bytes": progress.downloaded_bytes if progress else None,
         "total_bytes": progress.total_bytes if progress else None, "eta_s": progress.eta_s if progress else None,
-    }  # fmt: skip
-
-
-def _mirror_view(ctx: Context) -> HeaderMirror | None:
-    if ctx.mirror is None or not ctx.mirror.repository:
-        return None
-    view = mirror_view(ctx.home, ctx.mirror.repository)
-    age_s = None if view.saved_at is None else max(0.0, time.time() - view.saved_at)
-    return {
-        "repository": view.repository, "saved_at": view.saved_at, "age_s": age_s, "problem": view.problem,
-        "is_late": view.is_late,
     }  # fmt: skip
 
 

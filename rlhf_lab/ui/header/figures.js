@@ -4,7 +4,7 @@ import { formatAccuracy, formatBytes, formatDuration, formatInterval, isWideInte
 import { momentText, plural, timeLeftText } from '../shared/format.js';
 
 /** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
-/** @typedef {import('../api_types').HeaderMirror} HeaderMirror */
+/** @typedef {import('../api_types').MirrorView} MirrorView */
 /** @typedef {import('../api_types').HeaderReward} HeaderReward */
 /** @typedef {import('../api_types').HeaderStartup} HeaderStartup */
 
@@ -60,17 +60,17 @@ export function intervalText(reward) {
   return isWideInterval(reward) || reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
 }
 
-/** @param {HeaderMirror} mirror */
+/** @param {MirrorView} mirror */
 export const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
 
 // Since when nothing could be saved to the Hub, or the age of the copy there.
-/** @param {HeaderMirror} mirror */
+/** @param {MirrorView} mirror */
 export function savedText(mirror) {
   if (isUnsaved(mirror)) return `Not saved ${sinceText(mirror)}`;
   return mirror.saved_at === null ? 'Saving …' : `Saved ${formatDuration(mirror.age_s)} ago`;
 }
 
-/** @param {HeaderMirror} mirror */
+/** @param {MirrorView} mirror */
 export function unsavedText(mirror) {
   const reason = mirror.problem || 'The Hub takes long to answer. It is retried automatically.';
   return `Not saved to the Hub ${sinceText(mirror)}. ${reason} Newer labels are on this machine only.`;

@@ -1,6 +1,6 @@
 // @ts-check
 // The guide: the visitor's steps, the present one, what is missing, and the next action. guide.py decides what it says.
-import { redraw } from '../shared/dom.js';
+import { actionButton, redraw } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { currentTab, openTab, slugOf } from '../shared/session.js';
 
@@ -41,17 +41,15 @@ export class Guide {
       html`<li class=${name === present ? 'present' : done.includes(name) ? 'done' : null}
         aria-current=${name === present && 'step'}
       >${name}</li>`;
-    const next = html`<button
-      type="button" class="lab-button lab-main small" data-do="guide-next" onclick=${() => openTab(present)}
-    >${button}</button>`;
+    const next = actionButton('guide-next', button, () => openTab(present), 'lab-main small');
     return html`${isFirstVisit && tab === 'label' && introduction()}
       <ol>${steps.map(step)}</ol>
       <span class="missing"><b>${note}</b> ${isThere && html`<span class="hint">${hint}</span>`}</span>
       ${!isThere && next}
-      <button
-        type="button" class="lab-button small" data-do="guide-hide" aria-label="hide the guide for good"
-        title="hide the guide for good" onclick=${() => this.hide()}
-      >✕</button>`;
+      ${actionButton('guide-hide', '✕', () => this.hide(), 'small', {
+        'aria-label': 'hide the guide for good',
+        title: 'hide the guide for good',
+      })}`;
   }
 
   hide() {

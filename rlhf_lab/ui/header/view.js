@@ -7,7 +7,7 @@ import { Stage } from './stage.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
-import { actionButton, openDialog, redraw } from '../shared/dom.js';
+import { actionButton, openDialog, progressBar, redraw } from '../shared/dom.js';
 import { term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, isWideInterval, resetText, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -165,9 +165,9 @@ class Header {
 
   stageButton() {
     const open = () => new Stage(this.data.charts, () => this.status);
-    const button = actionButton('stage', 'Stage', open, 'small projector');
-    button.title = 'the run, labels and texts in large type over the whole window, for a projector';
-    return button;
+    return actionButton('stage', 'Stage', open, 'small projector', {
+      title: 'the run, labels and texts in large type over the whole window, for a projector',
+    });
   }
 
   toggle(mode) {
@@ -176,22 +176,17 @@ class Header {
   }
 
   projectorButton() {
-    const isLarge = document.body.classList.contains('projector');
-    return html`<button
-      type="button" class="lab-button small projector" data-do="projector" title="larger text on every screen"
-      aria-label="larger text" aria-pressed=${String(isLarge)} onclick=${() => this.toggle('projector')}
-    >
-      Aa
-    </button>`;
+    return actionButton('projector', 'Aa', () => this.toggle('projector'), 'small projector', {
+      title: 'larger text on every screen',
+      'aria-label': 'larger text',
+      'aria-pressed': String(document.body.classList.contains('projector')),
+    });
   }
 
   themeButton() {
-    return html`<button
-      type="button" class="lab-button small" data-do="theme" title="switch between light and dark"
-      onclick=${() => this.toggle('dark')}
-    >
-      ${document.body.classList.contains('dark') ? 'Light' : 'Dark'}
-    </button>`;
+    const label = document.body.classList.contains('dark') ? 'Light' : 'Dark';
+    const attributes = { title: 'switch between light and dark' };
+    return actionButton('theme', label, () => this.toggle('dark'), 'small', attributes);
   }
 }
 
@@ -257,18 +252,7 @@ function jobView(job) {
   const timeLeft = timeLeftText(job.eta_s, job.progress);
   return html`<div class="job" title="${label}${timeLeft}">
     <div class="what"><span>${label}</span><span class="left">${timeLeft}</span></div>
-    ${progressBar(job.label, job.progress)}
-  </div>`;
-}
-
-// share: from 0 to 1
-function progressBar(label, share) {
-  const percent = Math.round(100 * share);
-  return html`<div
-    class="lab-bar" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100"
-    aria-valuenow=${percent}
-  >
-    <i style="width: ${percent}%"></i>
+    ${progressBar(job.label, Math.round(100 * job.progress))}
   </div>`;
 }
 
@@ -307,7 +291,7 @@ function startupNotice(startup, currentModel) {
     <div class="lab-row">
       <strong>Downloading ${startup.model}</strong><span class="muted">${downloadText(startup)}</span>
     </div>
-    ${progressBar(`download of ${startup.model}`, share)}
+    ${progressBar(`download of ${startup.model}`, Math.round(100 * share))}
     <span class="muted">
       ${meanwhile}. Then the project of ${startup.model} opens for everybody; earlier labels are kept in their own
       project.

@@ -1,5 +1,6 @@
 // @ts-check
 // Editing the better text of a pair in place: the edited text counts as much better than the original.
+import { actionButton } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
 const HINT =
@@ -12,18 +13,16 @@ export function answerEditor(original, save, cancel) {
     class="lab-input" rows="8" dir="auto" aria-label="edited text" data-do="edit-text"
   ></textarea>`;
   field.value = original;
-  const store = html`<button type="button" class="lab-button lab-main" data-do="edit-save">Save as better</button>`;
+  const store = actionButton('edit-save', 'Save as better', () => save(field.value.trim()), 'lab-main');
   const update = () => Object.assign(store, { disabled: !field.value.trim() || field.value.trim() === original });
   field.addEventListener('input', update);
   field.addEventListener('keydown', (event) => event.key === 'Escape' && cancel());
-  store.addEventListener('click', () => save(field.value.trim()));
   update();
   return html`<div class="editor">
     ${field}
     <p class="muted">${HINT}</p>
     <div class="lab-row">
-      ${store}
-      <button type="button" class="lab-button" data-do="edit-cancel" onclick=${cancel}>Cancel</button>
+      ${store} ${actionButton('edit-cancel', 'Cancel', cancel, '')}
     </div>
   </div>`;
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The list of earlier votes, each of which can be changed.
 import { CHOICE_LABELS, STRENGTHS } from './texts.js';
-import { promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, promptView, selectField, textView, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').EarlierVote} EarlierVote */
@@ -23,15 +23,11 @@ export async function loadHistory(details, api, change, markGold) {
 // change(fields): send another answer. markGold(fields): make the pair a gold pair, or an ordinary one again.
 /** @param {EarlierVote} vote */
 function historyRow(vote, change, markGold) {
-  const choice = select('your answer', Object.entries(CHOICE_LABELS), vote.choice, update);
+  const choice = selectField('amend-choice', 'your answer', update, Object.entries(CHOICE_LABELS), vote.choice);
   const strengths = [['', 'strength: not given'], ...STRENGTHS.map((word) => [word, `${word} better`])];
-  const strength = select('how much better', strengths, vote.strength, update);
+  const strength = selectField('amend-strength', 'how much better', update, strengths, vote.strength);
   const note = noteField(vote.note, update);
-  const button = html`<button
-    type="button" class="lab-button small" data-do="amend" onclick=${() => change({ vote_id: vote.id, ...values() })}
-  >
-    Change
-  </button>`;
+  const button = actionButton('amend', 'Change', () => change({ vote_id: vote.id, ...values() }));
   const values = () => ({
     choice: choice.value,
     strength: strength.hidden ? '' : strength.value,
@@ -54,12 +50,6 @@ function historyRow(vote, change, markGold) {
       ${vote.adjudication ? html`<span class="lab-badge">decided as an expert</span>` : null}
     </div>
   </article>`;
-}
-
-function select(label, options, selected, update) {
-  return html`<select class="lab-input" aria-label=${label} onchange=${update}>
-    ${options.map(([value, text]) => html`<option value=${value} selected=${value === selected}>${text}</option>`)}
-  </select>`;
 }
 
 export function noteField(value, update) {

@@ -12,7 +12,8 @@ import { counts, disputesText, foreignText, goalText, outcomeOfOnce } from './te
 import { SENT_ONCE, STRENGTHS, unansweredText, unstoredText } from './texts.js';
 import { requests } from '../shared/api.js';
 import { isMarked, markedDiff } from '../shared/diff.js';
-import { fitTextHeights, isShortcut, promptSection, promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, fitTextHeights, isShortcut, progressBar } from '../shared/dom.js';
+import { promptSection, promptView, textView, withCut } from '../shared/dom.js';
 import { displayName, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
@@ -222,11 +223,7 @@ class Label {
       const undo = request.name === 'vote' ? '; Undo removes it' : '';
       this.showMessage(`It is no longer sent. If the lab has already received it, it counts${undo}.`);
     };
-    return html`<button
-      type="button" class="lab-button small lab-offline-too" data-do="discard-vote" onclick=${discard}
-    >
-      Discard it
-    </button>`;
+    return actionButton('discard-vote', 'Discard it', discard, 'small lab-offline-too');
   }
 
   // ---- what is polled
@@ -341,12 +338,8 @@ class Label {
   }
 
   button(name, label, key) {
-    return html`<button
-      type="button" class="lab-button" data-do=${name} aria-keyshortcuts=${SHORTCUTS[name].join(' ')}
-      onclick=${() => this.act(name)}
-    >
-      ${label}<kbd aria-hidden="true">${key}</kbd>
-    </button>`;
+    const text = html`${label}<kbd aria-hidden="true">${key}</kbd>`;
+    return actionButton(name, text, () => this.act(name), '', { 'aria-keyshortcuts': SHORTCUTS[name].join(' ') });
   }
 
   // The keys still say that there is nothing to undo.
@@ -444,7 +437,7 @@ class Label {
       <p class="muted">
         Your answer as an expert becomes the label of the pair. The other answers are kept, but you do not see them.
       </p>
-      <button type="button" class="lab-button small" data-do="adjudicate" onclick=${decide}>Decide them</button>
+      ${actionButton('adjudicate', 'Decide them', decide)}
       <ul>
         ${this.disputes.prompts.map((turns) => html`<li>${promptView(turns, 'muted brief')}</li>`)}
       </ul>
@@ -455,9 +448,7 @@ class Label {
     const stop = () => this.sender.send('adjudicate', { stop: true, ...this.identity() });
     return html`<p class="lab-notice decision" role="status">
       You decide this pair as an expert: your answer becomes its label.${' '}
-      <button type="button" class="lab-button small" data-do="stop-adjudicating" onclick=${stop}>
-        Back to labelling
-      </button>
+      ${actionButton('stop-adjudicating', 'Back to labelling', stop)}
     </p>`;
   }
 
@@ -473,7 +464,6 @@ class Label {
 /** @param {LabelState} state */
 function goalView(state) {
   const { you, people_here: here } = state;
-  const share = state.next_training_at ? Math.min(1, state.labels / state.next_training_at) : 0;
   return html`<div class="goal">
     <div class="lab-row">
       <strong data-count=${state.labels}>${plural(state.labels, 'label')} by people</strong>
@@ -483,12 +473,7 @@ function goalView(state) {
       ${you.name ? html`<a href="leave" data-do="log-out">Log out</a>` : null}
       <span class="muted lab-grow" aria-live="polite">${goalText(state)}</span>
     </div>
-    <div
-      class="lab-bar" role="progressbar" aria-label="labels until the next reward model" aria-valuemin="0"
-      aria-valuemax=${state.next_training_at} aria-valuenow=${state.labels}
-    >
-      <i style="width: ${100 * share}%"></i>
-    </div>
+    ${progressBar('labels until the next reward model', state.labels, state.next_training_at)}
   </div>`;
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
-import { actionButton, deleteConfirmation, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, optionList, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
@@ -102,10 +102,10 @@ export class GoldCard {
 
   endPause(name) {
     const end = (event) => this.decide(event.target, { name, go_on: true });
-    const button = actionButton('go-on', 'End pause', end);
-    button.title = 'Resets the count of gold answers.';
+    const title = 'Resets the count of gold answers.';
     return operatorOnly(
-      html`<span class="lab-badge">below the bound: ${RULE_EFFECTS[this.gold.rule]}</span> ${button}`,
+      html`<span class="lab-badge">below the bound: ${RULE_EFFECTS[this.gold.rule]}</span>
+        ${actionButton('go-on', 'End pause', end, 'small', { title })}`,
     );
   }
 }
@@ -152,8 +152,7 @@ export class ErasureCard {
     this.drawn = key;
     const selected = this.name.value;
     const placeholder = names.length ? 'choose …' : 'no named people yet';
-    const options = names.map((name) => html`<option value=${name}>${name}</option>`);
-    this.name.replaceChildren(html`<option value="">${placeholder}</option>`, ...options);
+    this.name.replaceChildren(...optionList([['', placeholder], ...names.map((name) => [name, name])]));
     this.name.value = names.includes(selected) ? selected : '';
     if (this.name.value !== selected || !this.buttons.firstChild) this.draw();
   }
@@ -165,8 +164,7 @@ export class ErasureCard {
     const consequence = deletesVotes ? 'with all votes' : 'and keep the votes without a name';
     const question = `Remove ${name} from every project permanently, ${consequence}?`;
     const erase = () => this.erase(name, deletesVotes);
-    const button = actionButton('erase', 'Remove …', () => this.draw(true), 'danger');
-    button.disabled = !name;
+    const button = actionButton('erase', 'Remove …', () => this.draw(true), 'danger', { disabled: !name });
     this.buttons.replaceChildren(
       isConfirming && name ? deleteConfirmation(question, 'erase', {}, erase, () => this.draw()) : operatorOnly(button),
     );

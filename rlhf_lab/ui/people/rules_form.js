@@ -1,5 +1,6 @@
 // @ts-check
 // The labelling rules of the project as a form.
+import { optionList } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
@@ -83,10 +84,10 @@ function ruleInput({ name, type, choices, low, high }, value, id) {
     return html`<input id=${id} name=${name} aria-describedby=${help} type="checkbox" checked=${value} />`;
   }
   if (choices) {
-    const options = choices.map(
-      (one) => html`<option value=${one} selected=${one === value}>${CHOICE_LABELS[one] || one}</option>`,
-    );
-    return html`<select class="lab-input" id=${id} name=${name} aria-describedby=${help}>${options}</select>`;
+    const items = choices.map((one) => [one, CHOICE_LABELS[one] || one]);
+    return html`<select class="lab-input" id=${id} name=${name} aria-describedby=${help}>
+      ${optionList(items, value)}
+    </select>`;
   }
   if (name === 'guideline') {
     const text = html`<textarea class="lab-input" id=${id} name=${name} aria-describedby=${help} rows="3"></textarea>`;

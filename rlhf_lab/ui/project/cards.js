@@ -1,12 +1,12 @@
 // @ts-check
 // The cards of the open project's measured lengths, and of a download.
-import { actionButton, tableHead } from '../shared/dom.js';
+import { actionButton, progressBar, tableHead } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
-import { downloadText, percent, shareRange } from './figures.js';
+import { downloadText, percent, proposalText, shareRange } from './figures.js';
 
 /** @typedef {import('../api_types').LengthView} LengthView */
-/** @typedef {import('../api_types').LengthSetting} LengthSetting */
+/** @typedef {import('../api_types').LengthRow} LengthRow */
 
 // The measured lengths of the answers, and the proposed setting with a button that accepts it.
 /** @param {LengthView} length @param {(event: any) => void} accept */
@@ -35,14 +35,18 @@ function lengthGroup(length, addsInstruction) {
   if (!rows.length) return null;
   const title = addsInstruction ? `With the instruction “${length.instruction}”` : 'As the project is';
   return html`<tr><th class="group" colspan="4" scope="rowgroup">${title}</th></tr>
-    ${rows.map((row) => lengthRow(row, row.text === length.proposal?.text))}`;
+    ${rows.map((row) => lengthRow(row, isSameSetting(row, length.proposal)))}`;
 }
 
-/** @param {LengthSetting} row @param {boolean} isProposed */
+/** @param {LengthRow} row @param {LengthRow | null} other */
+const isSameSetting = (row, other) =>
+  row.max_new_tokens === other?.max_new_tokens && row.adds_instruction === other.adds_instruction;
+
+/** @param {LengthRow} row @param {boolean} isProposed */
 const lengthRow = (row, isProposed) =>
   html`<tr class=${isProposed && 'open'}>
     <td class="limit">${row.max_new_tokens} ${isProposed && html`<strong>proposed</strong>`}</td>
-    <td class="figure">${percent(row.share)}<span class="muted"> (${shareRange(row)})</span></td>
+    <td class="figure">${percent(row.complete / row.texts)}<span class="muted"> (${shareRange(row)})</span></td>
     <td class="figure">${row.mean_tokens.toFixed(0)}</td>
     <td class="figure">${row.seconds.toFixed(2)} s</td>
   </tr>`;
@@ -54,9 +58,9 @@ function lengthDecision({ proposal, is_new: isNew }, accept) {
   }
   if (!isNew) return null;
   return html`<div class="lab-row">
-    ${operatorOnly(actionButton('length-accept', proposal.text, accept, 'lab-main'))}
+    ${operatorOnly(actionButton('length-accept', proposalText(proposal), accept, 'lab-main'))}
     <span class="muted">
-      ${percent(proposal.share)} of the texts are complete then. New texts are written this way, and
+      ${percent(proposal.complete / proposal.texts)} of the texts are complete then. New texts are written this way, and
       unlabelled pairs are written again; labelled ones stay. Nothing changes before you decide.
     </span>
   </div>`;
@@ -64,6 +68,7 @@ function lengthDecision({ proposal, is_new: isNew }, accept) {
 
 /** @param {import('../api_types').DownloadView} download @param {(name: string) => void} act */
 export function downloadContent(download, act) {
+  const { downloaded_bytes: downloaded, total_bytes: total } = download;
   const isRunning = download.status === 'running';
   const button = (name, action, label) => operatorOnly(actionButton(name, label, () => act(action)));
   return html`<div class="lab-row">
@@ -72,14 +77,5 @@ export function downloadContent(download, act) {
       ${isRunning && button('project-cancel', 'cancel_download', 'Cancel')}
       ${download.can_retry && button('project-retry', 'retry_download', 'Try again')}
     </div>
-    ${isRunning && downloadBar(download)}`;
-}
-
-/** @param {import('../api_types').DownloadView} download */
-function downloadBar({ downloaded_bytes: downloaded, total_bytes: total }) {
-  const share = total ? Math.round((100 * downloaded) / total) : 0;
-  return html`<div
-    class="lab-bar" role="progressbar" aria-label="download" aria-valuemin="0" aria-valuemax="100"
-    aria-valuenow=${share}
-  ><i style="width: ${share}%"></i></div>`;
+    ${isRunning && progressBar('download', Math.round((100 * downloaded) / Math.max(1, total)))}`;
 }

@@ -4,15 +4,19 @@ import { formatBytes, formatNumber, plural, timeLeftText } from '../shared/forma
 
 /** @typedef {import('../api_types').ProjectRow} ProjectRow */
 /** @typedef {import('../api_types').DownloadView} DownloadView */
-/** @typedef {import('../api_types').LengthSetting} LengthSetting */
+/** @typedef {import('../api_types').LengthRow} LengthRow */
 
 export const parameterCount = (n) =>
   n < 1e9 ? `${formatNumber(n / 1e6)} million` : `${formatNumber(n / 1e9)} billion`;
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
-/** @param {LengthSetting} setting the probable range of its share */
+/** @param {LengthRow} row the probable range of its share of complete texts */
 export const shareRange = ({ low, high }) => `${Math.round(100 * low)} to ${percent(high)}`;
+
+/** @param {LengthRow} row */
+export const proposalText = ({ max_new_tokens: tokens, adds_instruction: addsInstruction }) =>
+  `Use ${tokens} tokens${addsInstruction ? ' and add the instruction' : ''}`;
 
 /** @param {ProjectRow} project what is deleted with it */
 export const contentsText = (project) =>

@@ -1,6 +1,6 @@
 // @ts-check
 // The lab itself: the operator's secret, the engine, the lab's folder and log.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, redraw } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly, storeOperatorSecret } from '../shared/session.js';
@@ -68,23 +68,19 @@ export class LabCard {
   drawEngine(engine = this.engine) {
     this.engine = engine;
     const [stateText, explanation] = ENGINE_TEXTS[engine.state];
-    const focused = /** @type {any} */ (document.activeElement);
-    const focus = this.engineNode.contains(focused) ? focused.dataset.do : null;
-    this.engineNode.replaceChildren(
+    redraw(
+      this.engineNode,
       html`<div class="lab-row">
         <strong>The engine ${stateText}.</strong>
         <span class="muted lab-grow">${explanation}</span>
         ${operatorOnly(this.isConfirmingStop && engine.stoppable ? this.stopQuestion() : this.stopButton())}
       </div>`,
     );
-    if (focus) this.control(focus)?.focus();
   }
 
   stopButton() {
     const ask = () => this.confirmStop(true, 'stop-engine-sure');
-    const button = actionButton('stop-engine', 'Stop engine', ask, 'small danger');
-    button.disabled = !this.engine.stoppable;
-    return button;
+    return actionButton('stop-engine', 'Stop engine', ask, 'small danger', { disabled: !this.engine.stoppable });
   }
 
   stopQuestion() {

@@ -1,6 +1,6 @@
 // @ts-check
 // The form of a new project: its model with a check, its prompts with a preview, and its settings.
-import { actionButton, promptView } from '../shared/dom.js';
+import { actionButton, controlsOf, promptView, selectField } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -38,10 +38,7 @@ export class NewProject {
       ${this.mainFields()}${this.promptFields()}${this.chatFields()}${this.buttons()}
       <div data-do="new-check-result" role="status"></div>
     </section>`;
-    this.fields = /** @type {Record<string, any>} */ ({}); // the controls by name
-    for (const control of this.node.querySelectorAll('[data-do]')) {
-      this.fields[control.dataset.do.slice('new-'.length)] = control;
-    }
+    this.fields = controlsOf(this.node, 'new-');
   }
 
   mainFields() {
@@ -51,7 +48,7 @@ export class NewProject {
     return html`<div class="fields">
       ${labelled(
         'Model',
-        selectField('new-model', 'model', modelItems, () => this.chooseModel()),
+        selectField('new-model', 'model', () => this.chooseModel(), modelItems),
         html`<input
           class="lab-input" type="text" data-do="new-other" aria-label="Hub id or folder" hidden
           placeholder="owner/name on the Hub, or a folder on the lab's machine" oninput=${() => this.clearCheck()}
@@ -59,7 +56,7 @@ export class NewProject {
       )}
       ${labelled(
         'Prompts',
-        selectField('new-set', 'prompts', promptItems, () => this.choosePrompts()),
+        selectField('new-set', 'prompts', () => this.choosePrompts(), promptItems),
       )}
       ${textField('Name', 'new-name', 'default: model and prompts', { maxlength: 80 })}
       ${textField('Temperature', 'new-temperature', 'automatic', {
@@ -257,11 +254,6 @@ export class NewProject {
 
 const labelled = (label, ...controls) =>
   html`<label class="field"><span class="words">${label}</span>${controls}</label>`;
-
-const selectField = (name, label, items, onchange) =>
-  html`<select class="lab-input" data-do=${name} aria-label=${label} onchange=${onchange}>
-    ${items.map(([value, text]) => html`<option value=${value}>${text}</option>`)}
-  </select>`;
 
 // word: of the glossary, if the label is one. It is a button, and a <label> around it would name the button.
 const textField = (

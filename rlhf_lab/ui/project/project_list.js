@@ -1,6 +1,6 @@
 // @ts-check
 // The table of projects, in which each can be opened, renamed, changed and deleted.
-import { deleteConfirmation, nameField, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, nameField, redraw, tableHead } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { chatSettings, contentsText } from './figures.js';
@@ -36,9 +36,8 @@ export class ProjectList {
   }
 
   draw() {
-    const focused = /** @type {any} */ (document.activeElement);
-    const focus = this.node.contains(focused) ? { ...focused.dataset } : null;
-    this.node.replaceChildren(
+    redraw(
+      this.node,
       html`<div class="lab-card">
         <div class="lab-row">
           <h2>Projects</h2>
@@ -53,7 +52,6 @@ export class ProjectList {
         </table>
       </div>`,
     );
-    if (focus) this.focus(focus.do, focus.project);
   }
 
   focus(control, project) {
@@ -150,10 +148,10 @@ export class ProjectList {
       );
     }
     const button = (name, style, label, onclick) =>
-      html`<button
-        type="button" class="lab-button small ${style}" data-do=${name} data-project=${project.id}
-        aria-label="${label} ${project.name}" onclick=${onclick}
-      >${label}</button>`;
+      actionButton(name, label, onclick, `small ${style}`, {
+        'data-project': project.id,
+        'aria-label': `${label} ${project.name}`,
+      });
     return html`<div class="lab-row">
       ${operatorOnly(
         button('project-open', '', 'Open', (event) => this.open(project, event.target)),

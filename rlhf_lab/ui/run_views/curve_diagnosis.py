@@ -92,6 +92,10 @@ class Finding(NamedTuple):
     restrains: bool = False
     if_restrained: str | None = None
 
+    def with_note(self, note: str) -> "Finding":
+        restrained = None if self.if_restrained is None else self.if_restrained + note
+        return self._replace(message=self.message + note, if_restrained=restrained)
+
 
 class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
@@ -215,10 +219,8 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:
     finding = _unclipped_score(text, score, trends)
     if clip_share < MANY_CLIPPED:
         return finding
-    note = f" score_clip cuts {100 * clip_share:.0f} % of the scores: differences among these earn nothing."
-    restrained = finding.if_restrained
-    return finding._replace(
-        message=finding.message + note, if_restrained=None if restrained is None else restrained + note
+    return finding.with_note(
+        f" score_clip cuts {100 * clip_share:.0f} % of the scores: differences among these earn nothing."
     )
 
 
@@ -307,13 +309,7 @@ def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], fl
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:
     """Explains points below 0, where the curve has some."""
     finding = _kl_level(kl, trends)
-    if not trends.has_negative_kl:
-        return finding
-    restrained = finding.if_restrained
-    return finding._replace(
-        message=finding.message + NEGATIVE_KL,
-        if_restrained=None if restrained is None else restrained + NEGATIVE_KL,
-    )
+    return finding.with_note(NEGATIVE_KL) if trends.has_negative_kl else finding
 
 
 def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule

@@ -1,10 +1,11 @@
 // @ts-check
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
 import { chartConfig, chartTheme, integerTick } from '../shared/charts.js';
+import { optionList, selectField } from '../shared/dom.js';
 import { plotlyText } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
-import { options, scrollingTable } from './elements.js';
+import { scrollingTable } from './elements.js';
 
 /** @typedef {import('../api_types').Comparison} Reply */
 /** @typedef {import('../api_types').ComparedRun} ComparedRun */
@@ -24,9 +25,7 @@ export class Comparison {
     this.card = html`<section class="lab-card compare" aria-label="compare runs" hidden>
       <div class="lab-row">
         <h2>Comparison</h2>
-        <select
-          class="lab-input" aria-label="metric" data-do="runs-metric" onchange=${() => this.chooseMetric()}
-        ></select>
+        ${selectField('runs-metric', 'metric', () => this.chooseMetric())}
         <span class="muted about"></span>
       </div>
       <ul class="legend" aria-label="legend"></ul>
@@ -155,7 +154,7 @@ export class Comparison {
       const { titles } = this.data;
       const items = metrics.map((name) => [name, titles[name] ? `${titles[name][0]} (${name})` : name]);
       select.dataset.names = metrics.join();
-      select.replaceChildren(...options(items, this.metric));
+      select.replaceChildren(...optionList(items, this.metric));
     }
     this.part('.about').textContent = definitionOf(drawn);
   }

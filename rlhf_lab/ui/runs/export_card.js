@@ -1,10 +1,10 @@
 // @ts-check
 // The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
-import { showNotice } from '../shared/dom.js';
+import { actionButton, optionList, showNotice } from '../shared/dom.js';
 import { displayName } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
-import { button, offerDownload, options } from './elements.js';
+import { offerDownload } from './elements.js';
 
 /** @typedef {import('../api_types').RunsOverview} RunsOverview */
 
@@ -140,11 +140,9 @@ export class ExportCard {
 
   // kinds: labels of the buttons by what they export. read: the options of a request.
   row({ title, description, fields, kinds, isEnabled, read, progress = null }) {
-    const buttons = Object.entries(kinds).map(([kind, label]) => {
-      const one = button(`export-${kind}`, label, () => this.write(kind, read()));
-      one.disabled = !isEnabled;
-      return one;
-    });
+    const button = ([kind, label]) =>
+      actionButton(`export-${kind}`, label, () => this.write(kind, read()), 'small', { disabled: !isEnabled });
+    const buttons = Object.entries(kinds).map(button);
     return html`<div class="line">
       <div><h3>${title}</h3><p class="muted">${description}</p></div>
       <div class="lab-row">${operatorOnly(...fields, ...buttons)} ${progress}</div>
@@ -156,7 +154,7 @@ export class ExportCard {
     const source = this.control('source').value;
     const names = source === 'all' ? Object.values(annotators).flat() : annotators[source];
     const items = [['', 'everybody'], ...names.map((name) => [name, displayName(name)])];
-    this.control('annotator').replaceChildren(...options(items, chosen));
+    this.control('annotator').replaceChildren(...optionList(items, chosen));
   }
 
   // ---- a file
@@ -215,7 +213,7 @@ export class ExportCard {
 const select = (name, label, items) =>
   html`<label class="field">
     <span class="muted">${label}</span>
-    <select class="lab-input" data-do="export-${name}">${options(items)}</select>
+    <select class="lab-input" data-do="export-${name}">${optionList(items)}</select>
   </label>`;
 
 function setIfOffered(node, value) {

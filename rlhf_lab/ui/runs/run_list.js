@@ -1,6 +1,6 @@
 // @ts-check
 // The list of runs of the screen "Runs & data".
-import { deleteConfirmation, nameField, sparkline, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, nameField, progressBar, sparkline, tableHead } from '../shared/dom.js';
 import { formatNumber, momentText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly, showRun } from '../shared/session.js';
@@ -103,12 +103,7 @@ function newName(run, screen) {
 /** @param {RunRow} run */
 function progress(run) {
   return html`<div>${run.step} of ${run.total_steps}</div>
-    <div
-      class="lab-bar" role="progressbar" aria-label="steps of run ${run.id}" aria-valuemin="0"
-      aria-valuemax=${run.total_steps} aria-valuenow=${run.step}
-    >
-      <i style="width: ${(100 * run.step) / Math.max(1, run.total_steps)}%"></i>
-    </div>`;
+    ${progressBar(`steps of run ${run.id}`, run.step, run.total_steps)}`;
 }
 
 function scoreSparkline(values) {
@@ -120,25 +115,16 @@ function scoreSparkline(values) {
 
 /** @param {RunRow} run */
 function actions(run, screen) {
-  const resume = html`<button
-    type="button" class="lab-button small" data-do="run-resume" data-run=${run.id}
-    onclick=${(event) => screen.resume(run.id, event.target)}
-  >
-    Resume
-  </button>`;
-  const remove = html`<button
-    type="button" class="lab-button small danger" data-do="run-delete" data-run=${run.id} disabled=${run.is_active}
-    title=${run.is_active ? 'stop it first under Train' : 'asks first'} onclick=${() => screen.edit(run.id, 'delete')}
-  >
-    Delete
-  </button>`;
+  const button = (name, label, onclick, style, attributes) =>
+    actionButton(name, label, onclick, `small ${style}`, { 'data-run': run.id, ...attributes });
+  const resume = button('run-resume', 'Resume', (event) => screen.resume(run.id, event.target), '', {});
+  const remove = button('run-delete', 'Delete', () => screen.edit(run.id, 'delete'), 'danger', {
+    disabled: run.is_active,
+    title: run.is_active ? 'stop it first under Train' : 'asks first',
+  });
+  const title = 'its curves and samples, under Train';
   return html`<div class="lab-row">
-    <button
-      type="button" class="lab-button small" data-do="run-watch" data-run=${run.id}
-      title="its curves and samples, under Train" onclick=${() => showRun(run.id)}
-    >
-      Show
-    </button>
+    ${button('run-watch', 'Show', () => showRun(run.id), '', { title })}
     ${operatorOnly(run.is_resumable && resume, remove)}
   </div>`;
 }

@@ -2,12 +2,11 @@
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { showNotice } from '../shared/dom.js';
+import { redraw, showNotice, showOutcome } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { Comparison } from './comparison.js';
-import { redraw } from './elements.js';
 import { ExportCard } from './export_card.js';
 import { runList } from './run_list.js';
 import { freeSlot, nextSlots } from './slots.js';
@@ -76,7 +75,7 @@ class Runs {
   // ---- the list
 
   drawList() {
-    redraw(this.list, () => this.list.replaceChildren(runList(this.overview, this)));
+    redraw(this.list, runList(this.overview, this));
   }
 
   /** @param {number} run @param {boolean} isChosen */
@@ -127,12 +126,8 @@ class Runs {
   // Show the reply to an action on a run, above the list.
   async act(request) {
     this.showMessage('');
-    try {
-      this.showMessage(await request);
-    } catch (error) {
-      this.showMessage(error.message, true);
-      if (!this.editing) this.drawList(); // a disabled button is enabled
-    }
+    const hasFailed = !(await showOutcome(this.notice, request));
+    if (hasFailed && !this.editing) this.drawList(); // a disabled button is enabled
     this.updateSoon();
   }
 

@@ -124,9 +124,7 @@ def visible_votes(ctx: Context, vote_ids: Iterable[int], claimed_name: object) -
     is_settled = np.zeros(len(votes.pair_id), np.bool_)
     is_settled[votes.pair[own]] = True
     if annotator in experts(ctx.db, project_id):
-        is_decided = np.zeros(len(votes.pair_id), np.bool_)
-        is_decided[votes.pair[votes.live & votes.adjudication & (votes.choice != code(Choice.SKIP))]] = True
-        is_settled &= is_decided
+        is_settled &= votes.decided_by_experts()
     is_visible = is_settled[votes.pair] | (votes.source == code(Source.SIMULATED))
     visible = set(votes.vote_id[is_visible & np.isin(votes.vote_id, ids)].tolist())
     return [vote_id for vote_id in ids if vote_id in visible]

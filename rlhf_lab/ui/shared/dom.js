@@ -1,10 +1,48 @@
 // Helpers for creating elements. No library, and data is never inserted as markup.
 import { plural } from './format.js';
-import { html } from './html.js';
+import { html, withAttributes } from './html.js';
 
-// A button that performs an action. style: its classes.
-export const actionButton = (action, label, onclick, style = 'small') =>
-  html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`;
+// A button that performs an action. style: its classes; attributes: further ones, such as {title: 'asks first'}.
+export const actionButton = (action, label, onclick, style = 'small', attributes = {}) =>
+  withAttributes(
+    html`<button type="button" class="lab-button ${style}" data-do=${action} onclick=${onclick}>${label}</button>`,
+    attributes,
+  );
+
+// The options of a select. items: [value, label].
+export const optionList = (items, selected = null) =>
+  items.map(([value, label]) => html`<option value=${value} selected=${value === selected}>${label}</option>`);
+
+// A select. label: for screen readers; items: [value, label]; attributes: further ones.
+export const selectField = (action, label, onchange, items = [], selected = null, attributes = {}) =>
+  withAttributes(
+    html`<select class="lab-input" data-do=${action} aria-label=${label} onchange=${onchange}>
+      ${optionList(items, selected)}
+    </select>`,
+    attributes,
+  );
+
+// Replaces the options of a select. Its value stays if it is still offered, unless keepsValue is false.
+export function setOptions(node, items, fallback, keepsValue = true) {
+  const previous = node.value;
+  const key = JSON.stringify(items);
+  if (node.dataset.items !== key) node.replaceChildren(...optionList(items));
+  node.dataset.items = key;
+  node.value = keepsValue && items.some(([value]) => String(value) === previous) ? previous : String(fallback);
+}
+
+// The controls below an element by their names, "chat-send" as `send`.
+/** @returns {Record<string, any>} */
+export const controlsOf = (root, prefix) =>
+  Object.fromEntries(
+    [...root.querySelectorAll('[data-do]')].map((node) => [node.dataset.do.slice(prefix.length), node]),
+  );
+
+// How much of something is done, as a bar.
+export const progressBar = (label, value, max = 100) =>
+  html`<div
+    class="lab-bar" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${value}
+  ><i style="width: ${(100 * Math.min(value, max)) / Math.max(1, max)}%"></i></div>`;
 
 // Open a dialog over the page; it is removed when it closes, which Escape does too. Returns it.
 export function openDialog(name, content) {
@@ -17,12 +55,15 @@ export function openDialog(name, content) {
   return dialog;
 }
 
-// Replaces the children of an element. The focus stays on the control of the same name.
-export function redraw(node, ...children) {
-  const focused = node.contains(document.activeElement) ? document.activeElement.dataset.do : '';
-  node.replaceChildren(...children);
-  if (focused) node.querySelector(`[data-do="${focused}"]`)?.focus();
+// Draws the contents of an element again. The focus stays on the control with the same data attributes.
+export function keepFocus(root, draw) {
+  const focused = root.contains(document.activeElement) ? Object.entries(document.activeElement.dataset) : [];
+  draw();
+  const isSame = (node) => focused.every(([name, value]) => node.dataset[name] === value);
+  if (focused.length) [...root.querySelectorAll('a, button, input, select, summary, textarea')].find(isSame)?.focus();
 }
+
+export const redraw = (root, ...children) => keepFocus(root, () => root.replaceChildren(...children));
 
 // The head of a table, a column for each label.
 export const tableHead = (labels) =>
@@ -58,6 +99,17 @@ export function showNotice(notice, text, isError = false) {
   notice.dataset.notice = '';
 }
 
+// Shows the reply to an action, a text, or why it failed. Returns whether it succeeded.
+export async function showOutcome(notice, request) {
+  try {
+    showNotice(notice, await request);
+    return true;
+  } catch (error) {
+    showNotice(notice, error.message, true);
+    return false;
+  }
+}
+
 // A field for a new name, which replaces the name in a row. save(name) is called if it changed, then close().
 export function nameField(value, label, action, attributes, save, close) {
   const submit = () => {
@@ -74,9 +126,9 @@ export function nameField(value, label, action, attributes, save, close) {
     class="lab-input" type="text" maxlength="80" value=${value} aria-label=${label} data-do=${action}
     onkeydown=${press}
   />`;
-  for (const [name, item] of Object.entries(attributes)) input.setAttribute(name, item);
   return html`<div class="lab-row">
-    ${input}${actionButton(`${action}-keep`, 'Save', submit)}${actionButton(`${action}-leave`, 'Cancel', close)}
+    ${withAttributes(input, attributes)}
+    ${actionButton(`${action}-keep`, 'Save', submit)}${actionButton(`${action}-leave`, 'Cancel', close)}
   </div>`;
 }
 
@@ -86,10 +138,9 @@ export function deleteConfirmation(question, action, attributes, confirm, close,
     confirm();
     close();
   };
-  const sure = actionButton(`${action}-sure`, label, act, 'small danger');
-  for (const [name, item] of Object.entries(attributes)) sure.setAttribute(name, item);
   return html`<div class="lab-row">
-    <span>${question}</span>${sure}${actionButton(`${action}-leave`, 'Keep', close)}
+    <span>${question}</span>${actionButton(`${action}-sure`, label, act, 'small danger', attributes)}
+    ${actionButton(`${action}-leave`, 'Keep', close)}
   </div>`;
 }
 

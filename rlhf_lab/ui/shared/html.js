@@ -54,6 +54,12 @@ function setAttribute(node, name, value) {
   if (value !== null && value !== false) node.setAttribute(name, value === true ? '' : value);
 }
 
+// Further attributes of an element, by name; returns it.
+export function withAttributes(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) setAttribute(node, name, value);
+  return node;
+}
+
 function toNodes(value) {
   return [value].flat(Infinity).filter((item) => item !== null && item !== undefined && item !== false);
 }

@@ -2,7 +2,8 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, nameField, promptView, showNotice, textView } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, nameField, optionList, promptView } from '../../shared/dom.js';
+import { selectField, showNotice, tableHead, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -35,9 +36,7 @@ export class BlindTest extends BlindPairs {
     this.pairCount = html`<input
       class="lab-input" type="text" inputmode="numeric" value="20" aria-label="pairs" data-do="blind-pairs"
     />`;
-    this.picker = html`<select
-      class="lab-input" aria-label="blind test" data-do="blind-pick" onchange=${() => this.pick()}
-    ></select>`;
+    this.picker = selectField('blind-pick', 'blind test', () => this.pick());
     this.others = html`<span class="muted" data-do="blind-others" title="done: they have judged all pairs"></span>`;
     this.card = this.buildCard();
     root.append(this.card);
@@ -131,19 +130,16 @@ export class BlindTest extends BlindPairs {
     }
     const key = JSON.stringify(tests);
     if (key !== this.listedKey) {
-      picker.replaceChildren(...tests.map(([id, name]) => html`<option value=${id}>test ${id}: ${name}</option>`));
+      picker.replaceChildren(...optionList(tests.map(([id, name]) => [id, `test ${id}: ${name}`])));
     }
     this.listedKey = key;
     if (this.state?.id) picker.value = this.state.id;
   }
 
   editButton(action, label) {
-    return html`<button
-      type="button" class="lab-button small ${action === 'delete' ? 'danger' : ''}" data-do="blind-${action}"
-      title=${action === 'rename' ? null : 'asks first'} onclick=${() => this.startEditing(action)}
-    >
-      ${label}
-    </button>`;
+    const style = action === 'delete' ? 'small danger' : 'small';
+    const title = action === 'rename' ? null : 'asks first';
+    return actionButton(`blind-${action}`, label, () => this.startEditing(action), style, { title });
   }
 
   async startEditing(action) {
@@ -217,14 +213,7 @@ export class BlindTest extends BlindPairs {
   }
 
   endButton() {
-    return operatorOnly(
-      html`<button
-        type="button" class="lab-button small" data-do="blind-end" title="asks first"
-        onclick=${() => this.startEditing('end')}
-      >
-        End the test for everybody
-      </button>`,
-    );
+    return operatorOnly(this.editButton('end', 'End the test for everybody'));
   }
 
   // The operator ends a test of several people at once, without leaving out own pairs first.
@@ -235,13 +224,9 @@ export class BlindTest extends BlindPairs {
     const { judged_count: judged, pair_count: count } = state;
     const head = html`<strong data-judged=${judged}>${judged + 1} of ${count}</strong>
       <span class="muted">${state.model_names.join(' against ')}</span>${this.footnote(state)}`;
+    const style = state.result_waits ? 'small lab-only' : 'small';
     const stop = html`<span class="lab-grow"></span>
-      <button
-        type="button" class="lab-button small ${state.result_waits ? 'lab-only' : ''}" data-do="blind-stop"
-        title=${title} onclick=${() => this.answer('stop')}
-      >
-        ${label}
-      </button>
+      ${actionButton('blind-stop', label, () => this.answer('stop'), style, { title })}
       ${state.result_waits && this.endButton()}`;
     return this.pairView(head, stop);
   }
@@ -259,12 +244,11 @@ function pairsTable({ rows, model_names: names }) {
       ${textView(row[side])}
       <div class="lab-row badges">${badges(row, side)}</div>
     </td>`;
-  const head = ['prompt', ...names].map((name) => html`<th>${name}</th>`);
   const body = rows.map(
     (row) => html`<tr><td>${promptView(row.turns)}</td>${cell(row, 'first')}${cell(row, 'second')}</tr>`,
   );
   return html`<details>
     <summary class="muted">The pairs, with the names of the models</summary>
-    <div class="lab-scroll"><table><thead><tr>${head}</tr></thead><tbody>${body}</tbody></table></div>
+    <div class="lab-scroll"><table>${tableHead(['prompt', ...names])}<tbody>${body}</tbody></table></div>
   </details>`;
 }

@@ -22,6 +22,7 @@ from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.quality.tournament import (
     MAX_SKIPS,
     Contestant,
+    Standing,
     choose_pair,
     contestants_of,
     is_skipping,
@@ -83,24 +84,11 @@ class TournamentPayload(Payload):
     tournament_id: int | None = None
 
 
-class RankingRow(TypedDict):
-    """A model of the ranking: see `Standing`. is_reference: scores are relative to it."""
-
-    name: str
-    is_reference: bool
-    score: float | None
-    low: float | None
-    high: float | None
-    kl: float | None
-    reward: float | None
-    gold: float | None
-
-
 class Ranking(TypedDict):
     """The standings, best first, after so many answers; and in the same order how often the row was preferred to the column."""
 
     answers: int
-    rows: list[RankingRow]
+    rows: list[Standing]
     wins: list[list[float]]
 
 
@@ -287,25 +275,9 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
     wins, order = win_matrix(len(contestants), answers), [standing.contestant for standing in standings]
     return {
         "answers": len(answers),
-        "rows": [
-            {
-                "name": standing.name,
-                "is_reference": standing.contestant == 0,
-                "score": _rounded(standing.score),
-                "low": _rounded(standing.low),
-                "high": _rounded(standing.high),
-                "kl": _rounded(standing.kl),
-                "reward": _rounded(standing.reward),
-                "gold": _rounded(standing.gold),
-            }
-            for standing in standings
-        ],
+        "rows": standings,
         "wins": [[float(wins[i, j]) for j in order] for i in order],
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
 
 
 def _pair_view(

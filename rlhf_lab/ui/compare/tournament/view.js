@@ -1,7 +1,7 @@
 // @ts-check
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, selectField } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/session.js';
@@ -184,18 +184,11 @@ export class Tournament extends BlindPairs {
       this.controls.replaceChildren();
       return;
     }
-    const picker = html`<select
-      class="lab-input" aria-label="tournament" data-do="tournament-pick"
-      onchange=${() => this.select(Number(picker.value))}
-    ></select>`;
-    picker.append(...ids.map((one) => html`<option value=${one}>tournament ${one}</option>`));
-    picker.value = id;
-    const remove = html`<button
-      type="button" class="lab-button small danger" data-do="tournament-delete" title="asks first"
-      onclick=${() => this.confirmDeletion(id)}
-    >
-      Delete
-    </button>`;
+    const pick = ({ target }) => this.select(Number(target.value));
+    const items = ids.map((one) => [one, `tournament ${one}`]);
+    const picker = selectField('tournament-pick', 'tournament', pick, items, id);
+    const confirm = () => this.confirmDeletion(id);
+    const remove = actionButton('tournament-delete', 'Delete', confirm, 'small danger', { title: 'asks first' });
     this.controls.replaceChildren(picker, operatorOnly(remove));
   }
 
@@ -224,12 +217,9 @@ export class Tournament extends BlindPairs {
       ]);
     }
     const note = state.pause_note || (state.own_count ? 'No pair is left for you at this moment.' : '');
+    const label = state.own_count ? 'More pairs' : 'Judge pairs';
     return html`<div class="lab-row">
-      <button
-        type="button" class="lab-button lab-main" data-do="tournament-next" onclick=${() => this.requestPair()}
-      >
-        ${state.own_count ? 'More pairs' : 'Judge pairs'}
-      </button>
+      ${actionButton('tournament-next', label, () => this.requestPair(), 'lab-main')}
       <span class="muted">${note}</span>
     </div>`;
   }

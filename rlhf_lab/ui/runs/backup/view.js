@@ -1,10 +1,10 @@
 // @ts-check
 // Section "Backup": download the whole lab as one file; upload a backup, which replaces the lab at its next start.
 import { requests } from '../../shared/api.js';
-import { showNotice } from '../../shared/dom.js';
+import { actionButton, showNotice } from '../../shared/dom.js';
 import { html } from '../../shared/html.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
-import { button, offerDownload, operatorHint } from '../elements.js';
+import { offerDownload, operatorHint } from '../elements.js';
 
 /** @type {import('../../api_types').BackupRequests} */
 const api = requests('backup');
@@ -35,8 +35,8 @@ class Backup {
             or a newer version of the lab. It contains names, notes and the keys of the lab: keep it private.
           </p>
           <div class="lab-row">
-            ${button('backup-create', 'Download a backup', () => this.create())}
-            ${button('backup-choose', 'Restore a backup', () => this.fileInput.click())}
+            ${actionButton('backup-create', 'Download a backup', () => this.create())}
+            ${actionButton('backup-choose', 'Restore a backup', () => this.fileInput.click())}
             ${this.fileInput}
           </div>
           ${this.question}
@@ -87,7 +87,7 @@ class Backup {
           ${summary} At the next start of the lab it replaces everything that is here now. The replaced lab is kept in a
           folder of the home.
         </p>`,
-        button('backup-confirm', 'Restore it at the next start', confirm, 'danger'),
+        actionButton('backup-confirm', 'Restore it at the next start', confirm, 'small danger'),
       );
       this.question.querySelector('button').focus();
     });
@@ -98,7 +98,7 @@ class Backup {
     this.question.hidden = false;
     this.question.replaceChildren(
       text,
-      html`<div class="lab-row">${confirmButton} ${button('backup-discard', 'Do not restore it', discard)}</div>`,
+      html`<div class="lab-row">${confirmButton} ${actionButton('backup-discard', 'Do not restore it', discard)}</div>`,
     );
   }
 

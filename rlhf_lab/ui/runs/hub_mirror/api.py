@@ -3,8 +3,6 @@
 The token is never sent to a page; a page learns only whether there is one.
 """
 
-import time
-
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -56,7 +54,7 @@ def state(ctx: Context, query: Payload) -> MirrorStatus:
     view = mirror_view(control.home, control.repository)
     return {
         "repository": control.repository,
-        "age_s": None if view.saved_at is None else max(0.0, time.time() - view.saved_at),
+        "age_s": view.age_s,
         "problem": view.problem if control.repository else "",
         "has_conflict": control.has_conflict,
         "is_set_by_variable": control.is_set_by_variable,

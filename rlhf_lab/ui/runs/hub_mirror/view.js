@@ -2,11 +2,11 @@
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
 import { requests } from '../../shared/api.js';
-import { showNotice } from '../../shared/dom.js';
+import { actionButton, controlsOf, showNotice, showOutcome } from '../../shared/dom.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
-import { button, operatorHint } from '../elements.js';
+import { operatorHint } from '../elements.js';
 import { statusText, variableText } from './status.js';
 
 /** @typedef {import('../../api_types').MirrorStatus} MirrorStatus */
@@ -40,9 +40,7 @@ class HubMirror {
       operatorOnly(this.card(isDiskWiped)),
       html`<p class="lab-notice lab-text" role="status" hidden data-do="mirror-message"></p>`,
     );
-    for (const node of this.root.querySelectorAll('[data-do]')) {
-      this.fields[node.dataset.do.slice('mirror-'.length)] = node;
-    }
+    this.fields = controlsOf(this.root, 'mirror-');
     poll(this.root, () => this.load(), POLL_MS);
   }
 
@@ -74,11 +72,11 @@ class HubMirror {
         </label>
         <div class="lab-row">
           <button type="submit" class="lab-button small" data-do="mirror-set-up">Save to this repository</button>
-          ${button('mirror-turn-off', 'Stop saving', () => this.ask('turn_off'))}
+          ${actionButton('mirror-turn-off', 'Stop saving', () => this.ask('turn_off'))}
         </div>
       </form>
       <div class="lab-row">
-        ${button('mirror-take-over', 'Take over this repository', () => this.ask('take_over'), 'danger')}
+        ${actionButton('mirror-take-over', 'Take over this repository', () => this.ask('take_over'), 'small danger')}
       </div>
       <div class="sure" hidden role="group" data-do="mirror-question"></div>
     </section>`;
@@ -98,7 +96,7 @@ class HubMirror {
     question.replaceChildren(
       html`<p>${text.replace('REPOSITORY', () => this.state.repository)}</p>
         <div class="lab-row">
-          ${button('mirror-sure', label, confirm, 'danger')} ${button('mirror-leave', 'Cancel', close)}
+          ${actionButton('mirror-sure', label, confirm, 'small danger')} ${actionButton('mirror-leave', 'Cancel', close)}
         </div>`,
     );
     question.hidden = false;
@@ -117,16 +115,10 @@ class HubMirror {
     const { message } = this.fields;
     const buttons = ['set-up', 'turn-off', 'take-over'].map((name) => this.fields[name]);
     for (const one of buttons) one.disabled = true;
-    try {
-      showNotice(message, await request);
-      return true;
-    } catch (error) {
-      showNotice(message, error.message, true);
-      return false;
-    } finally {
-      for (const one of buttons) one.disabled = false;
-      await this.load().catch(() => {});
-    }
+    const isDone = await showOutcome(message, request);
+    for (const one of buttons) one.disabled = false;
+    await this.load().catch(() => {});
+    return isDone;
   }
 
   async load() {

@@ -1,9 +1,9 @@
 // @ts-check
 // The card "preview" of the section "Import preferences": the first rows, the meaning of the columns, and questions.
-import { promptView, textView } from '../../shared/dom.js';
+import { actionButton, optionList, promptView, textView } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
-import { button, options, scrollingTable } from '../elements.js';
+import { scrollingTable } from '../elements.js';
 import { countsText, unusedText, withAnswer } from './texts.js';
 
 /** @typedef {import('../../api_types').Preview} Preview */
@@ -63,6 +63,10 @@ export class PreviewCard {
     const unused = unusedText(preview.unused);
     const problemsText = `${plural(preview.error_count, 'row')} cannot be used:\n${preview.errors.join('\n')}`;
     const problems = html`<pre class="problems" role="alert" data-do="data-problems">${problemsText}</pre>`;
+    const save = () => this.onImport(this.ticks);
+    const importButton = actionButton('data-import', 'Import into this project', save, 'lab-main', {
+      disabled: !preview.votes,
+    });
     this.card.hidden = false;
     this.card.replaceChildren(
       html`<div class="lab-row">
@@ -76,12 +80,7 @@ export class PreviewCard {
         ${firstRows(preview)}
         <div class="lab-row">${Object.keys(TICKS).map((name) => this.tick(name))}</div>
         <div class="lab-row">
-          <button
-            type="button" class="lab-button lab-main" data-do="data-import" disabled=${!preview.votes}
-            onclick=${() => this.onImport(this.ticks)}
-          >
-            Import into this project
-          </button>
+          ${importButton}
           <span class="muted">If a row cannot be used, nothing is imported, unless such rows are left out.</span>
         </div>`,
     );
@@ -104,13 +103,11 @@ export class PreviewCard {
 
   answerButton(answer, meaning) {
     const give = () => this.setAnswers(withAnswer(this.answers, answer));
-    return html`<button type="button" class="lab-button small" data-answer=${answer} onclick=${give}>
-      ${meaning}
-    </button>`;
+    return actionButton('data-answer', meaning, give, 'small', { 'data-answer': answer });
   }
 
   forgetButton() {
-    return this.answers.length ? button('data-forget', 'Ask me again', () => this.setAnswers([])) : null;
+    return this.answers.length ? actionButton('data-forget', 'Ask me again', () => this.setAnswers([])) : null;
   }
 
   // The fields for the meaning of each column. isOpen: the data cannot be read without one.
@@ -132,7 +129,7 @@ export class PreviewCard {
         <span class="muted">what the votes' words mean, as in 0=first,1=second,2=tie </span>
         <input class="lab-input" type="text" value=${this.choices} data-do="data-choices" oninput=${setChoices} />
       </label>
-      ${button('data-again', 'Look again', () => this.onAgain())}
+      ${actionButton('data-again', 'Look again', () => this.onAgain())}
     </details>`;
   }
 
@@ -156,7 +153,7 @@ export class PreviewCard {
     return meaningLabel(
       meaning,
       html`<select class="lab-input" data-map=${meaning} onchange=${choose}>
-        ${options([['', '–'], ...names.map((name) => [name, name])], known)}
+        ${optionList([['', '–'], ...names.map((name) => [name, name])], known)}
         <option value="" selected=${this.mapping[meaning] === ''}>${noColumn}</option>
       </select>`,
     );

@@ -1,12 +1,12 @@
 // @ts-check
 // Section "Import preferences": choose a file or a Hub data set, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
-import { deleteConfirmation, showNotice } from '../../shared/dom.js';
+import { actionButton, controlsOf, deleteConfirmation, redraw, showNotice } from '../../shared/dom.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
-import { button, operatorHint, redraw } from '../elements.js';
+import { operatorHint } from '../elements.js';
 import { PreviewCard } from './preview.js';
 import { canBeUndone, contentsText } from './texts.js';
 
@@ -43,9 +43,7 @@ class ImportData {
 
   start() {
     const form = this.form();
-    for (const control of form.querySelectorAll('[data-do]')) {
-      this.fields[control.dataset.do.slice('data-'.length)] = control;
-    }
+    this.fields = controlsOf(form, 'data-');
     // the notice is below the buttons, so that it does not move them
     this.root.append(
       operatorHint('Only the operator can import and undo imports.'),
@@ -71,9 +69,7 @@ class ImportData {
         </span>
       </div>
       <div class="lab-row" style="align-items: end">
-        <button type="button" class="lab-button" data-do="data-choose" onclick=${() => this.fields.file.click()}>
-          Choose a file
-        </button>
+        ${actionButton('data-choose', 'Choose a file', () => this.fields.file.click(), '')}
         <input type="file" hidden accept=${suffixes.join(',')} data-do="data-file" onchange=${upload} />
         <span class="muted" data-do="data-file-name"></span>
         <span class="muted">or from the Hub</span>
@@ -91,7 +87,7 @@ class ImportData {
             data-do="data-config"
           />
         </label>
-        ${button('data-hub-look', 'Preview', () => this.lookAtDataset())}
+        ${actionButton('data-hub-look', 'Preview', () => this.lookAtDataset())}
       </div>
       <div class="lab-row">
         <label>
@@ -214,11 +210,7 @@ class ImportData {
   drawImports() {
     const { imports } = this.list;
     this.imports.hidden = !imports.length;
-    redraw(this.imports, () =>
-      this.imports.replaceChildren(
-        html`<h3>Imported so far</h3><ul>${imports.map((item) => this.importRow(item))}</ul>`,
-      ),
-    );
+    redraw(this.imports, html`<h3>Imported so far</h3><ul>${imports.map((item) => this.importRow(item))}</ul>`);
   }
 
   /** @param {ImportRecord} item */
@@ -245,14 +237,8 @@ class ImportData {
       this.drawImports();
       this.imports.querySelector('[data-do=data-back-sure]')?.focus();
     };
-    return operatorOnly(
-      html`<button
-        type="button" class="lab-button small" data-do="data-back" data-id=${item.id}
-        aria-label="Undo import of ${item.name}" onclick=${ask}
-      >
-        Undo import
-      </button>`,
-    );
+    const attributes = { 'data-id': item.id, 'aria-label': `Undo import of ${item.name}` };
+    return operatorOnly(actionButton('data-back', 'Undo import', ask, 'small', attributes));
   }
 
   /** @param {ImportRecord} item */

@@ -1,12 +1,13 @@
 // @ts-check
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, doubtful labels.
 import { requests } from '../../shared/api.js';
-import { promptView, showNotice, sparkline, textView } from '../../shared/dom.js';
+import { actionButton, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
+import { showOutcome, sparkline, textView } from '../../shared/dom.js';
 import { displayName, formatInterval, formatMeasured, formatNumber, formatPercent } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
-import { button, options, redraw, scrollingTable } from '../elements.js';
+import { scrollingTable } from '../elements.js';
 import { alphaMeaning, remarks } from './remarks.js';
 
 /** @typedef {import('../../api_types').QualityFigures} QualityFigures */
@@ -61,7 +62,7 @@ class Quality {
     if (reply.figures?.project !== this.figures?.project) this.weights.clear();
     this.figures = reply.figures;
     if (reply.figures) {
-      redraw(this.root, () => this.draw());
+      keepFocus(this.root, () => this.draw());
       return;
     }
     for (const card of [this.annotators, this.models, this.doubts]) card.hidden = true;
@@ -73,13 +74,8 @@ class Quality {
     if (this.isActing) return;
     this.isActing = true;
     showNotice(this.notice, '');
-    try {
-      showNotice(this.notice, await request());
-    } catch (error) {
-      showNotice(this.notice, error.message, true);
-    } finally {
-      this.isActing = false;
-    }
+    await showOutcome(this.notice, request());
+    this.isActing = false;
     await this.update().catch(() => {});
   }
 
@@ -92,9 +88,7 @@ class Quality {
     };
     agreement.replaceChildren(
       html`<div class="lab-row">
-          <select class="lab-input" aria-label="whose votes" data-do="quality-source" onchange=${setSource}>
-            ${options(SOURCES, figures.source)}
-          </select>
+          ${selectField('quality-source', 'whose votes', setSource, SOURCES, figures.source)}
           ${figures.votes > 0 && html`<span class="muted">${figures.votes} votes</span>`}
         </div>
         ${figures.votes ? agreementView(figures) : html`<p class="muted">There are no such votes yet.</p>`}`,
@@ -133,17 +127,11 @@ class Quality {
   trendSelect() {
     const choose = (event) => {
       this.trend = event.target.value;
-      redraw(this.annotators, () => this.drawAnnotators());
+      keepFocus(this.annotators, () => this.drawAnnotators());
     };
     const metrics = Object.entries(TREND_METRICS).filter(([key]) => key !== 'alpha');
-    return html`<select
-      class="lab-input" aria-label="what to show over time" data-do="quality-trend" onchange=${choose}
-    >
-      ${options(
-        metrics.map(([key, [name]]) => [key, `${name} over time`]),
-        this.trend,
-      )}
-    </select>`;
+    const items = metrics.map(([key, [name]]) => [key, `${name} over time`]);
+    return selectField('quality-trend', 'what to show over time', choose, items, this.trend);
   }
 
   /** @param {AnnotatorRow} person */
@@ -169,14 +157,10 @@ class Quality {
       this.drawTrainRow();
     };
     const times = [2, 3, 5, this.heaviest].map((count) => [count, `counts ${count} times`]);
-    return operatorOnly(
-      html`<select
-        class="lab-input" aria-label="weight of ${displayName(name)}" data-do="quality-weight" data-name=${name}
-        onchange=${choose}
-      >
-        ${options([[0, 'left out'], [1, 'counts once'], ...times], this.weights.get(name) ?? 1)}
-      </select>`,
-    );
+    const items = [[0, 'left out'], [1, 'counts once'], ...times];
+    const label = `weight of ${displayName(name)}`;
+    const weight = this.weights.get(name) ?? 1;
+    return operatorOnly(selectField('quality-weight', label, choose, items, weight, { 'data-name': name }));
   }
 
   drawTrainRow() {
@@ -186,11 +170,9 @@ class Quality {
     const train = () => this.act(() => api.train({ source, weights: Object.fromEntries(this.weights) }));
     this.annotators.querySelector('.train').replaceChildren(
       operatorOnly(
-        html`<button
-          type="button" class="lab-button small" data-do="quality-train" disabled=${isTraining} onclick=${train}
-        >
-          Train a reward model with these weights
-        </button>`,
+        actionButton('quality-train', 'Train a reward model with these weights', train, 'small', {
+          disabled: isTraining,
+        }),
       ),
       html`<span class="muted">
         ${
@@ -223,8 +205,9 @@ class Quality {
       </div>`;
     };
     const ask = () => this.act(() => api.ask_again({ vote_id: label.vote_id }));
-    const askAgain = button('quality-again', 'Ask again', ask);
-    askAgain.title = 'set the vote aside and ask this annotator again';
+    const askAgain = actionButton('quality-again', 'Ask again', ask, 'small', {
+      title: 'set the vote aside and ask this annotator again',
+    });
     const isOfPerson = this.figures.source === 'human'; // a judge would give the same answer
     return html`<li data-vote=${label.vote_id}>
       ${promptView(label.turns, 'asked lab-scroll')}
