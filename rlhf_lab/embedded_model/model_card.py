@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -132,7 +133,7 @@ norm is scaled by a temperature of {config.sharpen:g}, which makes wrong words s
 cores for the shipped weights.
 
 ```json
-{json.dumps(dataclasses.asdict(config))}
+{textwrap.fill(json.dumps(dataclasses.asdict(config)), 120)}
 ```
 
 ## Figures

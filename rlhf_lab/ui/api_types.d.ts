@@ -13,7 +13,7 @@ export interface HeaderRequests {
 }
 
 export interface LabelRequests {
-  recent_votes: Read<Payload, EarlierVotes>;
+  recent_votes: Read<Payload, Array<EarlierVote>>;
   presence: Read<Payload, PeopleHere>;
   instant: Read<InstantQuery, InstantFigures>;
   disputed: Read<Payload, Disputes>;
@@ -87,8 +87,8 @@ export interface TournamentRequests {
 
 export interface ChatRequests {
   options: Read<OptionsQuery, ChatOptions>;
-  answers: Read<AnswersPayload, Answers>;
-  ask: Action<AskPayload, Jobs>;
+  answers: Read<AnswersPayload, Array<Answer>>;
+  ask: Action<AskPayload, Array<number>>;
   make_pair: Action<AnswersPayload, null>;
   stop_answers: Action<AnswersPayload, null>;
   forget: Action<AnswersPayload, null>;
@@ -110,7 +110,7 @@ export interface RunsRequests {
 }
 
 export interface BackupRequests {
-  state: Read<Payload, BackupState>;
+  is_confirmed: Read<Payload, boolean>;
   create: Action<Payload, Download>;
   append: Action<BackupPiece, number>;
   check: Action<Payload, string>;
@@ -172,12 +172,10 @@ export interface ProjectRequests {
 export type AdjudicationPayload = { annotator?: string | null; project_created_at?: number | string | null; stop?: boolean };
 export type AnnotatorRow = { name: string; votes: number; with_others: ShareRow; with_self: ShareRow; left: ShareRow; ties: ShareRow; seconds: number | null; alpha_without: number | null; time_buckets: Array<TimeBucketRow> };
 export type Answer = { status: JobStatus; is_waiting: boolean; text: string; tokens: number; cut: number | null; turns_left_out: number; note: string; error: string };
-export type Answers = { answers: Array<Answer> };
 export type AnswersPayload = { annotator?: string | null; jobs: Array<number | string> };
 export type AskPayload = { annotator?: string | null; models: Array<string>; seed: number | string; temperature: number | string; max_new_tokens: number | string; reward_model_id?: number | string | ''; turns: Array<Turn>; top_p: number | string; forget?: Array<number | string> };
 export type AttributeRow = { name: string; label: string; step_text: string; odds: number | null; low: number | null; high: number | null; is_ignored: boolean };
 export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
-export type BackupState = { is_confirmed: boolean };
 export type BrakeState = 'preferred' | 'unknown' | 'declined';
 export type BrakeView = { state: BrakeState; text: string; step: number | null };
 export type CancelTraining = { annotator?: string | null; job: number | string };
@@ -212,7 +210,6 @@ export type Download = { address: string; name: string; bytes: number; note: str
 export type DownloadStatus = 'running' | 'done' | 'failed' | 'cancelled';
 export type DownloadView = { model: string; status: DownloadStatus | StartupPhase; downloaded_bytes: number; total_bytes: number; eta_s: number | null; message: string; can_retry: boolean };
 export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; choice: string; strength: Strength | ''; note: string; adjudication: boolean; gold?: boolean };
-export type EarlierVotes = { votes: Array<EarlierVote> };
 export type EditTestPayload = { annotator?: string | null; test_id: number | string; action: 'rename' | 'end' | 'delete'; name?: string };
 export type EngineState = 'absent' | 'starting' | 'alive' | 'dead';
 export type EngineView = { state: EngineState; stoppable: boolean };
@@ -254,15 +251,13 @@ export type InvitationQuery = { annotator?: string | null; origin?: string };
 export type JobId = { job: number };
 export type JobQuery = { annotator?: string | null; job: number | string };
 export type JobStatus = 'queued' | 'running' | 'done' | 'failed' | 'cancelled';
-export type Jobs = { jobs: Array<number> };
 export type JobsQuery = { annotator?: string | null; jobs: Array<number | string>; judge?: string };
 export type JudgePayload = { annotator?: string | null; judge: string; count: number | string };
 export type LabelBehindScore = { vote: number; turns: Array<Record<string, string>>; chosen: string; rejected: string; is_tie: boolean; influence: number };
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
-export type LabelState = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: LabelVisitor; may_edit: boolean; can_undo: boolean; can_redo: boolean; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
-export type LabelVisitor = { name: string; role: Role };
+export type LabelState = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: PageVisitor; may_edit: boolean; can_undo: boolean; can_redo: boolean; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
 export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: number; sampling?: 'random' | 'teaching' | 'information' | 'uncertainty' | 'diversity'; texts?: 'base' | 'policy'; gold_rate?: number; gold_rule?: 'none' | 'inform' | 'down_weight' | 'pause'; gold_bound?: number; gold_answers?: number; gold_weight?: number; gold_training?: boolean; markdown?: boolean; guideline?: string };
 export type LeaderboardRow = { annotator: string; labels: number; repeats: number; consistent_repeats: number; comparisons: number; agreements: number };
 export type LearnMaterial = { view: TokenView; curves: Curves; differences: Array<number>; distribution: NextTokens; recorded: Array<'run' | 'labels' | 'curves' | 'recording'>; experiment: ExperimentView | null };
@@ -293,7 +288,7 @@ export type PageVisitor = { name: string; role: Role };
 export type PairOfTest = { token: string; turns: Array<Record<string, string>>; left: string; right: string; position: number };
 export type PairToJudge = { token: string; turns: Array<Record<string, string>>; left: string; right: string };
 export type Payload = { annotator?: string | null };
-export type PeopleHere = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: LabelVisitor };
+export type PeopleHere = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: PageVisitor };
 export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<LeaderboardRow>; has_agreement: boolean; rules: LabellingConfig };
 export type PersonPayload = { annotator?: string | null; name: string; is_expert?: boolean | null; go_on?: boolean };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };

@@ -58,11 +58,11 @@ def test_a_downloaded_backup_is_restored_at_the_next_start(screen, ctx, uploads)
     send(screen, uploads, file.read_bytes())
     assert screen.check().startswith("Backup of 20")
     assert not is_confirmed(ctx.home)
-    assert screen.state() == {"is_confirmed": False}
+    assert screen.is_confirmed() is False
     assert screen.confirm() is None
     assert len(projects(ctx.db)) == 2  # until then the lab is unchanged
     assert is_confirmed(ctx.home)
-    assert screen.state() == {"is_confirmed": True}
+    assert screen.is_confirmed() is True
     ctx.db.close()
     old = apply_confirmed(ctx.home)
     for folder, count in ((ctx.home, 1), (old, 2)):
@@ -110,4 +110,4 @@ def test_only_the_operator_may(ctx, calls):
     screen = calls(backup, dataclasses.replace(ctx, operator_secret="secret"))
     for action in (screen.create, screen.append, screen.check, screen.confirm, screen.discard):
         assert "Only the operator" in action()["error"]
-    assert screen.state() == {"is_confirmed": False}
+    assert screen.is_confirmed() is False

@@ -78,8 +78,7 @@ def screen(ctx, act_as, calls):
 
 
 def ask(screen, **changes):
-    reply = screen.ask({"turns": TURNS} | SETTINGS | changes)
-    return reply.get("jobs", reply)
+    return screen.ask({"turns": TURNS} | SETTINGS | changes)
 
 
 def answered(
@@ -139,16 +138,16 @@ def test_a_request_that_cannot_be_used_submits_nothing(ctx, screen, changes, fie
 
 def test_the_text_is_read_while_it_is_written_and_kept_when_it_is_stopped(ctx, screen):
     jobs = ask(screen)
-    assert [answer["status"] for answer in screen.answers({"jobs": jobs})["answers"]] == ["queued", "queued"]
+    assert [answer["status"] for answer in screen.answers({"jobs": jobs})] == ["queued", "queued"]
     queue.claim(ctx.db, [JobKind.CHAT], engine_process.record_heartbeat(ctx.db, "x"))
     queue.update_progress(
         ctx.db, jobs[0], 0.5, partial_result={"text": "Once a", "tokens": [4, 5], "turns_left_out": 2}
     )
-    answer = screen.answers({"jobs": jobs})["answers"][0]
+    answer = screen.answers({"jobs": jobs})[0]
     assert (answer["status"], answer["is_waiting"], answer["text"]) == ("running", True, "Once a")
     assert (answer["tokens"], answer["turns_left_out"]) == (2, 2)
     assert screen.stop_answers({"jobs": jobs}) is None
-    answers = screen.answers({"jobs": jobs})["answers"]
+    answers = screen.answers({"jobs": jobs})
     assert [(answer["status"], answer["text"]) for answer in answers] == [("cancelled", "Once a"), ("cancelled", "")]
     assert not queue.update_progress(ctx.db, jobs[0], 0.6)  # the engine stops
 
@@ -156,7 +155,7 @@ def test_the_text_is_read_while_it_is_written_and_kept_when_it_is_stopped(ctx, s
 def test_an_error_is_shown(ctx, screen):
     jobs = ask(screen)
     queue.fail(ctx.db, jobs[0], "your message takes 99 tokens")
-    assert screen.answers({"jobs": jobs})["answers"][0]["error"] == "Your message takes 99 tokens"
+    assert screen.answers({"jobs": jobs})[0]["error"] == "Your message takes 99 tokens"
 
 
 def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as):
@@ -173,7 +172,7 @@ def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as
     for request in (screen.ask, screen.make_pair, screen.stop_answers, screen.forget):
         assert "join code" in request({"jobs": jobs})["error"]
     act_as("Ann")
-    assert len(screen.answers({"jobs": jobs})["answers"]) == 2
+    assert len(screen.answers({"jobs": jobs})) == 2
 
 
 def test_nothing_new_is_asked_for_while_a_demo_is_to_be_reset(ctx, screen, monkeypatch):

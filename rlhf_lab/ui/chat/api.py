@@ -66,10 +66,6 @@ class OptionsQuery(Payload):
     run: int | None = None
 
 
-class Jobs(TypedDict):
-    jobs: list[int]
-
-
 class RunSteps(TypedDict):
     """The steps with a checkpoint of the chosen run, and the best of them."""
 
@@ -102,10 +98,6 @@ class Answer(TypedDict):
     turns_left_out: int
     note: str
     error: str
-
-
-class Answers(TypedDict):
-    answers: list[Answer]
 
 
 def build(ctx: Context) -> None:
@@ -151,16 +143,17 @@ def is_single_message(prompt: str) -> bool:
 
 
 @api.read(AnswersPayload)
-def answers(ctx: Context, query: AnswersPayload) -> Answers:
+def answers(ctx: Context, query: AnswersPayload) -> list[Answer]:
     jobs = own_answers(ctx, query.jobs, ctx.annotator_or_empty(query.annotator))
     stop_ids = stop_token_ids(ctx.project.model)
-    return {"answers": [answer_view(job, stop_ids) for job in jobs]}
+    return [answer_view(job, stop_ids) for job in jobs]
 
 
 @api.action(AskPayload, limit=ENGINE)
-def ask(ctx: Context, payload: AskPayload) -> Jobs:
+def ask(ctx: Context, payload: AskPayload) -> list[int]:
+    """The ids of the jobs."""
     annotator = ctx.require_annotator(payload.annotator)
-    return {"jobs": [job.id for job in submit_chat(ctx, payload, annotator)]}
+    return [job.id for job in submit_chat(ctx, payload, annotator)]
 
 
 @api.action(AnswersPayload, limit=ENGINE)

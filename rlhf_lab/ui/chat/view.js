@@ -208,7 +208,7 @@ class Chat {
     this.fields.message.value = '';
     this.draw();
     try {
-      const { jobs } = await api.ask({
+      const jobs = await api.ask({
         turns: this.turns,
         forget: before.exchange?.jobs || [],
         models: models.map(([checkpoint]) => checkpoint),
@@ -264,7 +264,7 @@ class Chat {
   async updateAnswers() {
     const { exchange } = this;
     if (!exchange?.jobs || !this.isWaiting()) return;
-    const { answers } = await api.answers({ jobs: exchange.jobs });
+    const answers = await api.answers({ jobs: exchange.jobs });
     if (this.exchange !== exchange) return;
     answers.forEach((answer, i) => {
       if (answer.tokens && !exchange.firstAt[i]) exchange.firstAt[i] = (performance.now() - exchange.sentAt) / 1000;

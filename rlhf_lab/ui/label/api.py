@@ -33,7 +33,7 @@ from rlhf_lab.ui.shared.crowd import (
     require_expert,
 )
 from rlhf_lab.ui.shared.instant_view import InstantFigures, instant_view
-from rlhf_lab.ui.shared.presence import PRESENCE
+from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("label")
@@ -88,17 +88,10 @@ class LabelProgress(TypedDict):
     guide_note: str
 
 
-class LabelVisitor(TypedDict):
-    """name: "" for one without a registered name."""
-
-    name: str
-    role: Role
-
-
 class PeopleHere(LabelProgress):
     project_created_at: float
     people_here: int
-    you: LabelVisitor
+    you: PageVisitor
 
 
 class LabelProject(TypedDict):
@@ -118,7 +111,7 @@ class LabelState(LabelProgress):
     pair: voting.ShownPair | None
     next_pair: voting.ShownPair | None
     waiting_text: str
-    you: LabelVisitor
+    you: PageVisitor
     may_edit: bool
     can_undo: bool
     can_redo: bool
@@ -127,10 +120,6 @@ class LabelState(LabelProgress):
     length_note: str
     people_here: int
     notice: str
-
-
-class EarlierVotes(TypedDict):
-    votes: list[voting.EarlierVote]
 
 
 def build(ctx: Context) -> None:
@@ -142,8 +131,8 @@ def build(ctx: Context) -> None:
 
 
 @api.read(Payload)
-def recent_votes(ctx: Context, query: Payload) -> EarlierVotes:
-    return {"votes": voting.recent_votes(ctx, ctx.require_annotator(query.annotator))}
+def recent_votes(ctx: Context, query: Payload) -> list[voting.EarlierVote]:
+    return voting.recent_votes(ctx, ctx.require_annotator(query.annotator))
 
 
 @api.read(Payload)
@@ -334,7 +323,7 @@ def no_pair_text(ctx: Context) -> str:
     return f"{scheduler.no_pair_message(ctx.db, ctx.project.id)} {next_pair_sentence(ctx)}".strip()
 
 
-def visitor_info(ctx: Context) -> LabelVisitor:
+def visitor_info(ctx: Context) -> PageVisitor:
     visitor = ctx.visitor()
     return {"name": visitor.registered_name, "role": visitor.role}
 

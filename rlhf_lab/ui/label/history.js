@@ -9,7 +9,7 @@ import { html } from '../shared/html.js';
 export async function loadHistory(details, api, change, markGold) {
   const container = details.querySelector('.earlier');
   try {
-    const { votes } = await api.recent_votes();
+    const votes = await api.recent_votes();
     container.replaceChildren(
       ...(votes.length
         ? votes.map((vote) => historyRow(vote, change, markGold))

@@ -29,7 +29,7 @@ from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.shared.api import Api, LongText, Message, Payload
 from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
 from rlhf_lab.ui.shared.forms import parse_value
-from rlhf_lab.ui.shared.presence import PRESENCE
+from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("people")
@@ -63,13 +63,6 @@ class ErasePayload(Payload):
 
     name: str
     delete_votes: bool = False
-
-
-class PageVisitor(TypedDict):
-    """The visitor whose page it is. name: "" if unknown."""
-
-    name: str
-    role: Role
 
 
 class LeaderboardRow(TypedDict):

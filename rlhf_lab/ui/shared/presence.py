@@ -3,8 +3,19 @@
 import threading
 import time
 
+from typing_extensions import TypedDict
+
+from rlhf_lab.common.records import Role
+
 PRESENCE_TIMEOUT_S = 40.0  # a page that has not reported for this long counts as closed
 MAX_NAMES = 10_000
+
+
+class PageVisitor(TypedDict):
+    """The visitor whose page it is. name: "" if unknown."""
+
+    name: str
+    role: Role
 
 
 class Presence:

@@ -9,7 +9,6 @@ import shutil
 import time
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from rlhf_lab.backup import archive
 from rlhf_lab.backup.restore import TEMPORARY_PREFIX
@@ -35,19 +34,14 @@ class BackupPiece(Payload):
     offset: int = Field(ge=0)
 
 
-class BackupState(TypedDict):
-    """is_confirmed: whether a backup replaces the lab at its next start."""
-
-    is_confirmed: bool
-
-
 def build(ctx: Context) -> None:
     widget("backup", "runs/backup/view.js", data={"piece_bytes": PIECE_BYTES}, label="Backup")
 
 
 @api.read(Payload)
-def state(ctx: Context, query: Payload) -> BackupState:
-    return {"is_confirmed": archive.is_confirmed(ctx.home)}
+def is_confirmed(ctx: Context, query: Payload) -> bool:
+    """Whether a backup replaces the lab at its next start."""
+    return archive.is_confirmed(ctx.home)
 
 
 @api.action(Payload, role=Role.OPERATOR)

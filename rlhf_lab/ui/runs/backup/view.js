@@ -113,8 +113,7 @@ class Backup {
 
   // Show whether a confirmed backup waits for the next start; any operator may have confirmed it.
   async showState() {
-    const { is_confirmed: isConfirmed } = await api.state();
-    if (!isConfirmed) return;
+    if (!(await api.is_confirmed())) return;
     this.showQuestion(html`<p data-do="backup-waits">The backup is checked. Restart the lab to use it.</p>`);
   }
 }
