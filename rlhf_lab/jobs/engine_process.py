@@ -124,8 +124,7 @@ def mark_engine_stopped(db: Database, engine_id: int) -> None:
 
 def ui_last_seen_at(db: Database) -> float | None:
     """When a page was last open (seconds since 1970); None if never."""
-    with db.read() as conn:
-        return conn.execute(select(t.presence.c.seen_at).where(t.presence.c.who == "ui")).scalar()
+    return db.fetch(select(t.presence.c.seen_at).where(t.presence.c.who == "ui")).scalar()
 
 
 def _find_or_add_engine(conn: Connection, process: ProcessIdentity, state: str = "") -> int:

@@ -72,9 +72,8 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
     query = select(t.jobs.c.id).where(is_queued, t.jobs.c.kind.in_(kinds)).order_by(order, t.jobs.c.id).limit(1)
     if project_id is not None:
         query = query.where(t.jobs.c.project_id == project_id)
-    with db.read() as conn:
-        if conn.execute(query).scalar() is None:
-            return None  # the usual case, many times a second: no need to wait for the write lock
+    if db.fetch(query).scalar() is None:
+        return None  # the usual case, many times a second: no need to wait for the write lock
     with db.write() as conn:
         job_id = conn.execute(query).scalar()
         if job_id is None:
@@ -119,8 +118,7 @@ def cancel(db: Database, job_id: int) -> bool:
 
 def is_running(db: Database, job_id: int) -> bool:
     """Whether the job is still to be worked on; false if it was cancelled or deleted."""
-    with db.read() as conn:
-        status = conn.execute(select(t.jobs.c.status).where(t.jobs.c.id == job_id)).scalar()
+    status = db.fetch(select(t.jobs.c.status).where(t.jobs.c.id == job_id)).scalar()
     return status is JobStatus.RUNNING
 
 
@@ -135,15 +133,13 @@ def remove_old_chats(db: Database, max_age_s: float) -> None:
     ended = [status for status in JobStatus if status not in UNFINISHED_JOB_STATUSES]
     is_old = t.jobs.c.updated_at < time.time() - max_age_s
     query = select(t.jobs.c.id).where(t.jobs.c.kind == JobKind.CHAT, t.jobs.c.status.in_(ended), is_old)
-    with db.read() as conn:
-        job_ids = conn.execute(query).scalars().all()
+    job_ids = db.fetch(query).scalars().all()
     if job_ids:
         remove_chats(db, job_ids)
 
 
 def get_job(db: Database, job_id: int) -> Job:
-    with db.read() as conn:
-        row = conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one_or_none()
+    row = db.fetch(select(t.jobs).where(t.jobs.c.id == job_id)).one_or_none()
     if row is None:
         raise NotFoundError(f"There is no job {job_id}.")
     return _job_from_row(row)
@@ -165,8 +161,7 @@ def jobs(
         query = query.where(t.jobs.c.kind.in_(kinds))
     if statuses is not None:
         query = query.where(t.jobs.c.status.in_(statuses))
-    with db.read() as conn:
-        return [_job_from_row(row) for row in conn.execute(query)]
+    return [_job_from_row(row) for row in db.fetch(query)]
 
 
 def requeue_interrupted(db: Database) -> list[Job]:

@@ -79,8 +79,7 @@ def lock_owner(home: Path, run_id: int) -> ProcessIdentity | None:
 
 def mark_interrupted_runs(db: Database, home: Path) -> list[int]:
     """Mark runs whose process has vanished as interrupted; returns their ids. Runs with a job are left to the engine."""
-    with db.read() as conn:
-        candidates = conn.execute(select(t.runs.c.id).where(t.runs.c.status.in_(STARTED_RUN_STATUSES))).scalars().all()
+    candidates = db.fetch(select(t.runs.c.id).where(t.runs.c.status.in_(STARTED_RUN_STATUSES))).scalars().all()
     return [run_id for run_id in candidates if _owner_is_gone(home, run_id) and _mark_interrupted(db, run_id)]
 
 

@@ -24,8 +24,7 @@ def exports_system_role(db: Database, project: Project) -> bool:
     """Whether chats of this project have messages of the system, as the model reads them; True if there is none to write."""
     text = t.prompts.c.text
     begins = or_(*(func.substr(text, 1, len(beginning)) == beginning for beginning in SYSTEM_BEGINNINGS))
-    with db.read() as conn:
-        of_prompts = conn.execute(select(text).where(t.prompts.c.project_id == project.id, begins).limit(1)).first()
+    of_prompts = db.fetch(select(text).where(t.prompts.c.project_id == project.id, begins).limit(1)).first()
     if not project.system_prompt and of_prompts is None:
         return True
     return has_system_role(project.model, json.dumps(dict(project.template_arguments)))

@@ -24,8 +24,7 @@ def disputed_pairs(db: Database, project_id: int, annotator: str) -> tuple[int, 
 
 def disputed_pair_ids(db: Database, project_id: int, annotator: str) -> Sequence[int]:
     """The pairs that this expert can decide, the oldest first."""
-    with db.read() as conn:
-        return conn.execute(_disputed_pair_ids(project_id, annotator)).scalars().all()
+    return db.fetch(_disputed_pair_ids(project_id, annotator)).scalars().all()
 
 
 def next_disputed_pair(

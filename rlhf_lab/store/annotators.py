@@ -132,8 +132,7 @@ def get_or_add_account(db: Database, name: str) -> Person:
 
 def joined_at(db: Database, name: str) -> float | None:
     """When the person of this name joined (seconds since 1970); None if there is no such person."""
-    with db.read() as conn:
-        return conn.execute(select(t.people.c.joined_at).where(t.people.c.name == name)).scalar()
+    return db.fetch(select(t.people.c.joined_at).where(t.people.c.name == name)).scalar()
 
 
 def _insert_person(conn: Connection, name: str) -> Person:

@@ -28,8 +28,7 @@ def blind_tests(db: Database, project_id: int) -> list[BlindTest]:
     """The project's tests, newest first."""
     b = t.blind_tests.c
     query = select(t.blind_tests).where(b.project_id == project_id).order_by(b.id.desc())
-    with db.read() as conn:
-        return [BlindTest(**row._mapping) for row in conn.execute(query)]
+    return [BlindTest(**row._mapping) for row in db.fetch(query)]
 
 
 def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
@@ -43,10 +42,7 @@ def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[
     query = query.join(first_job_row, first_job_row.c.id == b.first_job).join(
         second_job_row, second_job_row.c.id == b.second_job
     )
-    with db.read() as conn:
-        return {
-            test_id: (first_payload, second_payload) for test_id, first_payload, second_payload in conn.execute(query)
-        }
+    return {test_id: (first_payload, second_payload) for test_id, first_payload, second_payload in db.fetch(query)}
 
 
 def rename_test(db: Database, test_id: int, name: str) -> None:
@@ -130,7 +126,6 @@ def answers(db: Database, test_id: int) -> dict[str, dict[int, Choice]]:
     v = t.blind_votes.c
     query = select(v.annotator, v.position, v.choice).where(v.test_id == test_id).order_by(v.annotator, v.position)
     by_annotator: dict[str, dict[int, Choice]] = {}
-    with db.read() as conn:
-        for annotator, position, choice in conn.execute(query):
-            by_annotator.setdefault(annotator, {})[position] = Choice(choice)
+    for annotator, position, choice in db.fetch(query):
+        by_annotator.setdefault(annotator, {})[position] = Choice(choice)
     return by_annotator

@@ -1,6 +1,7 @@
 """Access to the database from several threads and processes, and its errors.
 
     db = Database.open(home)
+    db.fetch(query)                   the result of one query
     with db.read() as conn: ...       a consistent snapshot; never waits for a writer
     with db.write() as conn: ...      an exclusive transaction: rows that it reads cannot change until it commits
 
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVarTuple
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Integer,
+    Result,
     Row,
     Table,
     create_engine,
@@ -32,6 +34,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_file, restrict_folder
@@ -45,6 +48,7 @@ from rlhf_lab.store.tables import SCHEMA_VERSION, alembic_version, create_tables
 log = logging.getLogger("rlhf_lab.store")
 
 AnyRow = Row[*tuple[Any, ...]]
+Ts = TypeVarTuple("Ts")
 
 
 class _UncastInteger(Integer):
@@ -162,6 +166,11 @@ class Database:
             self._files.check()
         with self._transaction(self._reader) as conn:
             yield conn
+
+    def fetch(self, query: TypedReturnsRows[*Ts], parameters: Mapping[str, Any] | None = None) -> Result[*Ts]:
+        """The result of one query, in a read transaction of its own."""
+        with self.read() as conn:
+            return conn.execute(query, parameters).freeze()()
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:

@@ -47,9 +47,8 @@ def known_names(db: Database) -> list[str]:
 def count_person_votes(db: Database, name: str) -> int:
     """How many votes a person cast, including undone ones. Raises LabelError if no one in the lab has this name."""
     _check_name_known(db, name)
-    with db.read() as conn:
-        query = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
-        return conn.execute(query).scalar_one()
+    query = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
+    return db.fetch(query).scalar_one()
 
 
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:

@@ -94,8 +94,7 @@ def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatu
         .order_by(f.completion_id)
         .limit(limit)
     )
-    with db.read() as conn:
-        return [TextFeatures(row.layers, np.frombuffer(row.vector, "<f2")) for row in conn.execute(query)]
+    return [TextFeatures(row.layers, np.frombuffer(row.vector, "<f2")) for row in db.fetch(query)]
 
 
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
@@ -108,8 +107,7 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
     newest = _newest_label_ids(db, project_id, source, limit)
     query = select(*columns).join(t.pairs, p.id == v.pair_id).join(t.completions, t.completions.c.id == p.first_id)
     query = query.where(v.id.in_(newest), LIVE_VOTE, is_final_label()).order_by(v.id)
-    with db.read() as conn:
-        rows = conn.execute(query).all()
+    rows = db.fetch(query).all()
     return [
         PairLabel(
             row.id, row.pair_id, row.prompt_id, row.first_id, row.second_id, row.choice,

@@ -72,8 +72,7 @@ def known_answers(db: Database, pair_ids: Sequence[int]) -> dict[int, Choice]:
 
 def count_gold_pairs(db: Database, project_id: int) -> int:
     query = select(func.count()).select_from(t.pairs).where(live_pair_of(project_id), t.pairs.c.gold.is_not(None))
-    with db.read() as conn:
-        return conn.execute(query).scalar_one()
+    return db.fetch(query).scalar_one()
 
 
 def gold_results(db: Database, project_id: int) -> list[GoldResult]:

@@ -56,8 +56,7 @@ def labels_with_gold(
     query = _training_labels_query(project_id, source, rules, func.count(), func.max(v.id), annotators=annotators)
     if annotators is not None:
         query = query.where(v.annotator.in_(annotators))
-    with db.read() as conn:
-        count, newest = conn.execute(query).one()
+    count, newest = db.fetch(query).one()
     return {"labels_cast": count, "newest_label": newest or 0}
 
 

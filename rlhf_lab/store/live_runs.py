@@ -73,8 +73,7 @@ def get_head(db: Database, run_id: int, version: int) -> LiveHead:
     query = select(h.labels, h.decided, h.labels_digest, h.kl_budget, h.weights).where(
         h.run_id == run_id, h.version == version
     )
-    with db.read() as conn:
-        row = conn.execute(query).one_or_none()
+    row = db.fetch(query).one_or_none()
     if row is None:
         raise StoreError(f"Run {run_id} has no reward model of version {version}. Start a new run.")
     return LiveHead(run_id, version, *row[:4], np.frombuffer(row.weights, "<f4"))
@@ -83,8 +82,7 @@ def get_head(db: Database, run_id: int, version: int) -> LiveHead:
 def newest_version(db: Database, run_id: int) -> int:
     """0 without any."""
     query = select(func.coalesce(func.max(t.live_heads.c.version), 0)).where(t.live_heads.c.run_id == run_id)
-    with db.read() as conn:
-        return int(conn.execute(query).scalar_one())
+    return int(db.fetch(query).scalar_one())
 
 
 def add_live_pairs(db: Database, pairs: Sequence[LivePair]) -> None:
@@ -95,14 +93,12 @@ def add_live_pairs(db: Database, pairs: Sequence[LivePair]) -> None:
 
 def has_pairs_of_step(db: Database, run_id: int, step: int) -> bool:
     p = t.live_pairs.c
-    with db.read() as conn:
-        return conn.execute(select(p.pair_id).where(p.run_id == run_id, p.step == step).limit(1)).first() is not None
+    return db.fetch(select(p.pair_id).where(p.run_id == run_id, p.step == step).limit(1)).first() is not None
 
 
 def count_live_pairs(db: Database, run_id: int) -> int:
     query = select(func.count()).select_from(t.live_pairs).where(t.live_pairs.c.run_id == run_id)
-    with db.read() as conn:
-        return int(conn.execute(query).scalar_one())
+    return int(db.fetch(query).scalar_one())
 
 
 def unanswered_pairs(db: Database, run_id: int, since_step: int = 0) -> list[int]:
@@ -110,8 +106,7 @@ def unanswered_pairs(db: Database, run_id: int, since_step: int = 0) -> list[int
     p = t.live_pairs.c
     query = select(p.pair_id).join(t.pairs, t.pairs.c.id == p.pair_id)
     unanswered = query.where(p.run_id == run_id, p.step >= since_step, ~has_live_vote())
-    with db.read() as conn:
-        return list(conn.execute(unanswered.order_by(p.pair_id.desc())).scalars())
+    return list(db.fetch(unanswered.order_by(p.pair_id.desc())).scalars())
 
 
 def pairs_of_active_runs(conn: Connection, project_id: int) -> list[int]:
@@ -124,20 +119,16 @@ def pairs_of_active_runs(conn: Connection, project_id: int) -> list[int]:
 
 def live_pairs_by_id(db: Database, pair_ids: Collection[int]) -> dict[int, LivePair]:
     """Which of these pairs are pairs of a live run."""
-    with db.read() as conn:
-        rows = conn.execute(select(t.live_pairs).where(t.live_pairs.c.pair_id.in_(pair_ids)))
-        return {row.pair_id: LivePair(**row._mapping) for row in rows}
+    rows = db.fetch(select(t.live_pairs).where(t.live_pairs.c.pair_id.in_(pair_ids)))
+    return {row.pair_id: LivePair(**row._mapping) for row in rows}
 
 
 def answers_version(db: Database, run_id: int) -> tuple[int, int, float]:
     """Changes with every answer to a pair of the run, and when one is taken back."""
     p, v = t.live_pairs.c, t.votes.c
     query = select(func.count(), func.coalesce(func.max(v.id), 0), func.coalesce(func.max(v.undone_at), 0.0))
-    with db.read() as conn:
-        row = conn.execute(
-            query.select_from(t.live_pairs).join(t.votes, v.pair_id == p.pair_id).where(p.run_id == run_id)
-        )
-        return tuple(row.one())
+    row = db.fetch(query.select_from(t.live_pairs).join(t.votes, v.pair_id == p.pair_id).where(p.run_id == run_id))
+    return tuple(row.one())
 
 
 def live_answers(db: Database, run_id: int) -> list[LiveAnswer]:
@@ -153,8 +144,7 @@ def live_answers(db: Database, run_id: int) -> list[LiveAnswer]:
         .where(v.choice != Choice.SKIP)
         .order_by(v.id)
     )
-    with db.read() as conn:
-        rows = conn.execute(query).all()
+    rows = db.fetch(query).all()
     first_votes = {row.pair_id: row for row in reversed(rows)}
     return [
         LiveAnswer(

@@ -243,8 +243,7 @@ def count_active_annotators(db: Database, project_id: int, now: float | None = N
         .join(t.pairs, t.pairs.c.id == t.leases.c.pair_id)
         .where(t.pairs.c.project_id == project_id, t.leases.c.expires_at > (time.time() if now is None else now))
     )
-    with db.read() as conn:
-        return conn.execute(query).scalar_one()
+    return db.fetch(query).scalar_one()
 
 
 def vote_on_lease(

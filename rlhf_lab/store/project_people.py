@@ -12,9 +12,8 @@ from rlhf_lab.store.database import Database
 def experts(db: Database, project_id: int) -> list[str]:
     """The names of a project's experts, who decide disputed pairs and choose gold pairs."""
     p = t.project_people.c
-    with db.read() as conn:
-        query = select(p.annotator).where(p.project_id == project_id, p.is_expert.is_(True)).order_by(p.annotator)
-        return list(conn.execute(query).scalars())
+    query = select(p.annotator).where(p.project_id == project_id, p.is_expert.is_(True)).order_by(p.annotator)
+    return list(db.fetch(query).scalars())
 
 
 def set_expert(db: Database, project_id: int, annotator: str, is_expert: bool) -> None:

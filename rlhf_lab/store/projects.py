@@ -100,13 +100,11 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
 
 def projects(db: Database) -> list[Project]:
     """Oldest first."""
-    with db.read() as conn:
-        return [Project(**row._mapping) for row in conn.execute(select(t.projects).order_by(t.projects.c.id))]
+    return [Project(**row._mapping) for row in db.fetch(select(t.projects).order_by(t.projects.c.id))]
 
 
 def get_project(db: Database, project_id: int) -> Project:
-    with db.read() as conn:
-        row = conn.execute(select(t.projects).where(t.projects.c.id == project_id)).one_or_none()
+    row = db.fetch(select(t.projects).where(t.projects.c.id == project_id)).one_or_none()
     if row is None:
         raise no_such_project(project_id)
     return Project(**row._mapping)
@@ -114,8 +112,7 @@ def get_project(db: Database, project_id: int) -> Project:
 
 def current_project(db: Database) -> Project | None:
     """The project that was opened or created last, or None if there is none."""
-    with db.read() as conn:
-        row = conn.execute(CURRENT_PROJECT_QUERY).one_or_none()
+    row = db.fetch(CURRENT_PROJECT_QUERY).one_or_none()
     return None if row is None else Project(**row._mapping)
 
 
@@ -178,8 +175,7 @@ def no_such_project(project_id: int) -> StoreError:
 
 def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
     """The labelling settings of a project; the defaults if none were set."""
-    with db.read() as conn:
-        settings = conn.execute(_LABELLING_QUERY, {"project_id": project_id}).scalar()
+    settings = db.fetch(_LABELLING_QUERY, {"project_id": project_id}).scalar()
     return LabellingConfig() if settings is None else LabellingConfig.from_dict(settings)
 
 
@@ -195,9 +191,8 @@ def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
     """The prompts of a split for which texts are sampled, in order; without prompts that only have imported labels."""
     p = t.prompts.c
     condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
-    with db.read() as conn:
-        rows = conn.execute(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
-        return [Prompt(*row) for row in rows]
+    rows = db.fetch(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
+    return [Prompt(*row) for row in rows]
 
 
 def add_completions(db: Database, new_completions: Sequence[NewCompletion]) -> list[Completion]:
@@ -276,8 +271,7 @@ def _pairs_of(conn: Connection, completion_ids: Sequence[int]) -> dict[frozenset
 
 
 def count_pairs(db: Database, project_id: int) -> int:
-    with db.read() as conn:
-        return conn.execute(select(func.count()).select_from(t.pairs).where(live_pair_of(project_id))).scalar_one()
+    return db.fetch(select(func.count()).select_from(t.pairs).where(live_pair_of(project_id))).scalar_one()
 
 
 def next_pair_index(db: Database, project_id: int) -> int:
@@ -285,8 +279,7 @@ def next_pair_index(db: Database, project_id: int) -> int:
     p = t.pairs.c
     query = select(func.count()).select_from(t.pairs)
     query = query.where(p.project_id == project_id, or_(p.taken_back_at.is_(None), p.import_id.is_(None)))
-    with db.read() as conn:
-        return conn.execute(query).scalar_one()
+    return db.fetch(query).scalar_one()
 
 
 def newest_pairs(db: Database, project_id: int, count: int, *conditions: ColumnElement[bool]) -> list[Pair]:

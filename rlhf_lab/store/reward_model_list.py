@@ -64,8 +64,7 @@ _LISTED: "WeakKeyDictionary[Database, dict[int, tuple[int, dict[int, ListedRewar
 def list_reward_models(db: Database, project_id: int) -> list[ListedRewardModel]:
     """The reward models of a project, newest first."""
     m = t.reward_models.c
-    with db.read() as conn:
-        ids = conn.execute(select(m.id).where(m.project_id == project_id).order_by(m.id.desc())).scalars().all()
+    ids = db.fetch(select(m.id).where(m.project_id == project_id).order_by(m.id.desc())).scalars().all()
     votes = current_votes(db, project_id)  # read after the ids, so that it has all votes these models were trained on
     with _LOCK:
         epoch, known = _LISTED.setdefault(db, {}).get(project_id, (votes.epoch, {}))
@@ -73,8 +72,7 @@ def list_reward_models(db: Database, project_id: int) -> list[ListedRewardModel]
         columns = (m.id, m.created_at, m.source, m.config, m.report, m.vote_ids)
         for model_id in ids:
             if model_id not in listed:
-                with db.read() as conn:
-                    row = conn.execute(select(*columns).where(m.id == model_id)).one_or_none()
+                row = db.fetch(select(*columns).where(m.id == model_id)).one_or_none()
                 if row is not None:  # None if it was deleted in between
                     listed[model_id] = _listed(row, votes)
         _LISTED[db][project_id] = votes.epoch, listed

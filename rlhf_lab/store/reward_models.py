@@ -41,19 +41,16 @@ def add_reward_model(
 
 def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
     """The reward models of a project, newest first."""
-    with db.read() as conn:
-        return [_reward_model_from_row(row) for row in conn.execute(_newest_reward_models(project_id))]
+    return [_reward_model_from_row(row) for row in db.fetch(_newest_reward_models(project_id))]
 
 
 def count_reward_models(db: Database, project_id: int) -> int:
     query = select(func.count()).select_from(t.reward_models).where(t.reward_models.c.project_id == project_id)
-    with db.read() as conn:
-        return conn.execute(query).scalar_one()
+    return db.fetch(query).scalar_one()
 
 
 def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
-    with db.read() as conn:
-        row = conn.execute(select(t.reward_models).where(t.reward_models.c.id == reward_model_id)).one_or_none()
+    row = db.fetch(select(t.reward_models).where(t.reward_models.c.id == reward_model_id)).one_or_none()
     if row is None:
         raise StoreError(f"There is no reward model {reward_model_id}. Train one first.")
     return _reward_model_from_row(row)
@@ -69,8 +66,7 @@ def latest_reward_model(db: Database, project_id: int, source: Source | None = N
     query = _newest_reward_models(project_id).limit(1)
     if source is not None:
         query = query.where(t.reward_models.c.source == source)
-    with db.read() as conn:
-        row = conn.execute(query).one_or_none()
+    row = db.fetch(query).one_or_none()
     return None if row is None else _reward_model_from_row(row)
 
 

@@ -62,9 +62,8 @@ def metrics_since(db: Database, run_id: int, after_step: int) -> list[tuple[int,
     m = t.metrics.c
     query = select(m.step, m.name, m.value).where(m.run_id == run_id, m.step > after_step).order_by(m.step, m.name)
     steps: dict[int, dict[str, float]] = {}
-    with db.read() as conn:
-        for step, name, value in conn.execute(query):
-            steps.setdefault(step, {})[name] = null_to_nan(value)
+    for step, name, value in db.fetch(query):
+        steps.setdefault(step, {})[name] = null_to_nan(value)
     return list(steps.items())
 
 
@@ -72,8 +71,7 @@ def metric_at(db: Database, run_id: int, step: int, name: str) -> float | None:
     """A metric of one step, or None if it was not recorded."""
     m = t.metrics.c
     query = select(m.value).where(m.run_id == run_id, m.step == step, m.name == name)
-    with db.read() as conn:
-        values = list(conn.execute(query).scalars())
+    values = list(db.fetch(query).scalars())
     return null_to_nan(values[0]) if values else None
 
 
@@ -88,9 +86,8 @@ def metric_series(
         .where(m.run_id == run_id, m.name.in_(names), m.step > after_step)
         .order_by(m.name, m.step)
     )
-    with db.read() as conn:
-        for name, step, value in conn.execute(query):
-            curves[name].append((step, null_to_nan(value)))
+    for name, step, value in db.fetch(query):
+        curves[name].append((step, null_to_nan(value)))
     return {name: downsample(points, max_points) for name, points in curves.items()}
 
 
@@ -98,9 +95,8 @@ def metric_names(db: Database, run_id: int) -> list[str]:
     """The sorted names of the metrics recorded at the first or newest step; offline methods do not measure all at each step."""
     m = t.metrics.c
     first, newest = (select(end(m.step)).where(m.run_id == run_id).scalar_subquery() for end in (func.min, func.max))
-    with db.read() as conn:
-        query = select(m.name).where(m.run_id == run_id, m.step.in_((first, newest))).distinct().order_by(m.name)
-        return list(conn.execute(query).scalars())
+    query = select(m.name).where(m.run_id == run_id, m.step.in_((first, newest))).distinct().order_by(m.name)
+    return list(db.fetch(query).scalars())
 
 
 def sample_steps(db: Database, run_id: int) -> list[int]:
@@ -113,11 +109,9 @@ def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
     s = t.samples.c
     columns = (s.prompt, s.seed, s.text, s.score, s.gold, s.cut)
     query = select(*columns).where(s.run_id == run_id, s.step == step).order_by(s.position)
-    with db.read() as conn:
-        return [
-            Sample(row.prompt, row.seed, row.text, null_to_nan(row.score), row.gold, row.cut)
-            for row in conn.execute(query)
-        ]
+    return [
+        Sample(row.prompt, row.seed, row.text, null_to_nan(row.score), row.gold, row.cut) for row in db.fetch(query)
+    ]
 
 
 def token_record_steps(db: Database, run_id: int) -> list[int]:
@@ -127,16 +121,14 @@ def token_record_steps(db: Database, run_id: int) -> list[int]:
 
 def _steps_of(db: Database, run_id: int, table: Table) -> list[int]:
     step = table.c.step
-    with db.read() as conn:
-        return list(conn.execute(select(step).where(table.c.run_id == run_id).distinct().order_by(step)).scalars())
+    return list(db.fetch(select(step).where(table.c.run_id == run_id).distinct().order_by(step)).scalars())
 
 
 def token_records_at(db: Database, run_id: int, step: int) -> list[TokenRecord]:
     """The recorded rollout rows of one step, in order."""
     r = t.token_records.c
     query = select(r.record).where(r.run_id == run_id, r.step == step).order_by(r.position)
-    with db.read() as conn:
-        return [TokenRecord.from_stored(record) for record in conn.execute(query).scalars()]
+    return [TokenRecord.from_stored(record) for record in db.fetch(query).scalars()]
 
 
 def nan_to_null(value: float | None) -> float | None:

@@ -43,8 +43,7 @@ def create_run(
 
 
 def get_run(db: Database, run_id: int) -> Run:
-    with db.read() as conn:
-        row = conn.execute(select(t.runs).where(t.runs.c.id == run_id)).one_or_none()
+    row = db.fetch(select(t.runs).where(t.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(run_id)
     return Run(**row._mapping)
@@ -55,8 +54,7 @@ def runs(db: Database, project_id: int | None = None) -> list[Run]:
     query = select(t.runs).order_by(t.runs.c.id.desc())
     if project_id is not None:
         query = query.where(t.runs.c.project_id == project_id)
-    with db.read() as conn:
-        return [Run(**row._mapping) for row in conn.execute(query)]
+    return [Run(**row._mapping) for row in db.fetch(query)]
 
 
 def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = "") -> None:
@@ -128,5 +126,4 @@ def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
 
 def _read_events(db: Database, *conditions: ColumnElement[bool]) -> list[RunEvent]:
     query = select(t.run_events).where(*conditions).order_by(t.run_events.c.id)
-    with db.read() as conn:
-        return [RunEvent(**row._mapping) for row in conn.execute(query)]
+    return [RunEvent(**row._mapping) for row in db.fetch(query)]

@@ -31,8 +31,7 @@ def tournaments(db: Database, project_id: int) -> list[Tournament]:
     """The project's tournaments, newest first."""
     c = t.tournaments.c
     query = select(t.tournaments).where(c.project_id == project_id).order_by(c.id.desc())
-    with db.read() as conn:
-        return [Tournament(**row._mapping) for row in conn.execute(query)]
+    return [Tournament(**row._mapping) for row in db.fetch(query)]
 
 
 def delete_tournament(db: Database, tournament_id: int) -> None:
