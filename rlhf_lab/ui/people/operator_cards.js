@@ -1,6 +1,6 @@
 // @ts-check
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
-import { actionButton, deleteConfirmation, optionList, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, setOptions, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
@@ -122,7 +122,6 @@ export class ErasureCard {
   /** @param {PeopleRequests} api */
   constructor(api) {
     this.api = api;
-    this.drawn = '';
     this.name = html`<select
       class="lab-input" id="lab-erase-name" data-do="erase-name" onchange=${() => this.draw()}
     ></select>`;
@@ -147,13 +146,9 @@ export class ErasureCard {
   async load() {
     if (!this.node.open || !isOperator()) return;
     const names = await this.api.names();
-    const key = JSON.stringify(names);
-    if (key === this.drawn) return;
-    this.drawn = key;
     const selected = this.name.value;
     const placeholder = names.length ? 'choose …' : 'no named people yet';
-    this.name.replaceChildren(...optionList([['', placeholder], ...names.map((name) => [name, name])]));
-    this.name.value = names.includes(selected) ? selected : '';
+    setOptions(this.name, [['', placeholder], ...names.map((name) => [name, name])], '');
     if (this.name.value !== selected || !this.buttons.firstChild) this.draw();
   }
 

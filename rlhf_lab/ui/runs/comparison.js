@@ -1,7 +1,7 @@
 // @ts-check
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
 import { chartConfig, chartTheme, integerTick } from '../shared/charts.js';
-import { optionList, selectField } from '../shared/dom.js';
+import { selectField, setOptions } from '../shared/dom.js';
 import { plotlyText } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -150,12 +150,9 @@ export class Comparison {
     const { metrics: measured, metric: drawn } = this.reply;
     const select = this.part('select');
     const metrics = measured.includes(this.metric) ? measured : [this.metric, ...measured];
-    if (select.dataset.names !== metrics.join() && select !== document.activeElement) {
-      const { titles } = this.data;
-      const items = metrics.map((name) => [name, titles[name] ? `${titles[name][0]} (${name})` : name]);
-      select.dataset.names = metrics.join();
-      select.replaceChildren(...optionList(items, this.metric));
-    }
+    const { titles } = this.data;
+    const items = metrics.map((name) => [name, titles[name] ? `${titles[name][0]} (${name})` : name]);
+    if (select !== document.activeElement) setOptions(select, items, this.metric, false);
     this.part('.about').textContent = definitionOf(drawn);
   }
 

@@ -2,8 +2,8 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, nameField, optionList, promptView } from '../../shared/dom.js';
-import { selectField, showNotice, tableHead, textView } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, nameField, promptView, selectField } from '../../shared/dom.js';
+import { setOptions, showNotice, tableHead, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -30,7 +30,6 @@ export class BlindTest extends BlindPairs {
     this.getRequest = getRequest;
     this.onChange = onChange;
     this.tests = /** @type {Array<[number, string]>} */ ([]);
-    this.listedKey = '';
     this.editing = ''; // rename, end or delete
     this.comesFirst = false; // above the form: once its texts are written or judged in this page
     this.pairCount = html`<input
@@ -128,12 +127,8 @@ export class BlindTest extends BlindPairs {
       const buttons = [this.editButton('rename', 'Rename'), this.editButton('delete', 'Delete')];
       controls.replaceChildren(...(tests.length ? [picker, operatorOnly(...buttons)] : []));
     }
-    const key = JSON.stringify(tests);
-    if (key !== this.listedKey) {
-      picker.replaceChildren(...optionList(tests.map(([id, name]) => [id, `test ${id}: ${name}`])));
-    }
-    this.listedKey = key;
-    if (this.state?.id) picker.value = this.state.id;
+    const items = tests.map(([id, name]) => [id, `test ${id}: ${name}`]);
+    setOptions(picker, items, this.state?.id || tests[0]?.[0], !this.state?.id);
   }
 
   editButton(action, label) {
