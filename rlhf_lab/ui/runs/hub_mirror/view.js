@@ -96,7 +96,8 @@ class HubMirror {
     question.replaceChildren(
       html`<p>${text.replace('REPOSITORY', () => this.state.repository)}</p>
         <div class="lab-row">
-          ${actionButton('mirror-sure', label, confirm, 'small danger')} ${actionButton('mirror-leave', 'Cancel', close)}
+          ${actionButton('mirror-sure', label, confirm, 'small danger')}
+          ${actionButton('mirror-leave', 'Cancel', close)}
         </div>`,
     );
     question.hidden = false;
