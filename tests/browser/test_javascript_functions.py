@@ -112,3 +112,96 @@ def test_the_module_of_a_widget_exports_mount(page):
     mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}
     views = {name for name in MODULES if name.endswith("/view.js")}
     assert mounted == views - {"compare/blind_test/view.js", "compare/tournament/view.js"}
+
+
+SHARED = "async () => { const { %s } = await import('/shared/dom.js'); document.body.replaceChildren(); %s }"
+
+
+def test_a_button_has_further_attributes_and_leaves_out_those_that_are_false(page):
+    script = SHARED % (
+        "actionButton",
+        """
+        const attributes = { title: 'asks first', disabled: false, 'data-run': 7 };
+        return actionButton('go', 'Go', () => {}, 'small danger', attributes).outerHTML;
+    """,
+    )
+    html = (
+        '<button type="button" class="lab-button small danger" data-do="go" title="asks first" data-run="7">Go</button>'
+    )
+    assert page.evaluate(script) == html
+
+
+@pytest.mark.parametrize(("value", "maximum", "width"), [(3, 12, "25%"), (9, 4, "100%"), (5, 0, "0%")])
+def test_a_bar_is_never_wider_than_its_frame(page, value, maximum, width):
+    script = SHARED % (
+        "progressBar",
+        f"""
+        const bar = progressBar('done', {value}, {maximum});
+        return [bar.getAttribute('aria-valuenow'), bar.getAttribute('aria-valuemax'), bar.firstElementChild.style.width];
+    """,
+    )
+    assert page.evaluate(script) == [str(value), str(maximum), width]
+
+
+def test_a_list_that_changes_keeps_what_was_chosen(page):
+    script = SHARED % (
+        "selectField, setOptions",
+        """
+        const node = selectField('which', 'which one', null, [[1, 'one'], [2, 'two']], 2);
+        const values = [node.value];
+        const first = node.firstElementChild;
+        setOptions(node, [[2, 'two'], [3, 'three']], 3);
+        values.push(node.value);
+        const [option] = node.children;
+        setOptions(node, [[2, 'two'], [3, 'three']], 3, false);
+        values.push(node.value, node.contains(option), node.contains(first));
+        setOptions(node, [[4, 'four']], 4);
+        return [...values, node.value];
+    """,
+    )
+    assert page.evaluate(script) == ["2", "2", "3", True, False, "4"]
+
+
+def test_what_is_drawn_again_keeps_the_focus_of_the_same_control(page):
+    script = SHARED % (
+        "actionButton, redraw",
+        """
+        const box = document.createElement('div');
+        document.body.append(box);
+        const buttons = () => [1, 2].map((run) => actionButton('go', 'Go', () => {}, '', { 'data-run': run }));
+        redraw(box, ...buttons());
+        box.lastElementChild.focus();
+        redraw(box, ...buttons());
+        const kept = document.activeElement === box.lastElementChild;
+        redraw(box, buttons()[0]);
+        return [kept, document.activeElement === document.body];
+    """,
+    )
+    assert page.evaluate(script) == [True, True]
+
+
+def test_the_outcome_of_an_action_is_shown(page):
+    script = SHARED % (
+        "showOutcome",
+        """
+        const notice = document.createElement('p');
+        const outcomes = [];
+        for (const request of [Promise.resolve('Stored.'), Promise.reject(new Error('The disk is full.'))]) {
+          outcomes.push(await showOutcome(notice, request), notice.textContent, notice.classList.contains('bad'));
+        }
+        return outcomes;
+    """,
+    )
+    assert page.evaluate(script) == [True, "Stored.", False, False, "The disk is full.", True]
+
+
+def test_controls_are_found_by_their_names(page):
+    script = SHARED % (
+        "actionButton, controlsOf",
+        """
+        const root = document.createElement('form');
+        root.append(actionButton('chat-send', 'Send'), actionButton('chat-stop', 'Stop'));
+        return Object.entries(controlsOf(root, 'chat-')).map(([name, node]) => [name, node.textContent]);
+    """,
+    )
+    assert page.evaluate(script) == [["send", "Send"], ["stop", "Stop"]]

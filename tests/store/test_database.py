@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 
 from rlhf_lab.errors import CorruptStoreError, LostStoreError, StoreError
 from rlhf_lab.store import database
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 
 pytestmark = pytest.mark.sqlite
@@ -45,6 +46,13 @@ def test_only_writes_that_may_be_lost_do_not_wait_for_the_disk(db: Database) -> 
         with db.write(durable=durable) as conn:
             recorded.append(conn.exec_driver_sql("PRAGMA synchronous").scalar())
     assert recorded == [1, 2, 1, 2]  # NORMAL, FULL
+
+
+def test_a_fetched_result_is_complete_and_later_writes_do_not_change_it(db: Database) -> None:
+    put(db, "a", 1.0)
+    result = db.fetch(select(t.presence.c.seen_at).where(t.presence.c.who == bindparam("who")), {"who": "a"})
+    put(db, "a", 2.0)
+    assert result.all() == [(1.0,)]
 
 
 def test_a_write_is_kept_and_a_failed_one_leaves_nothing(db: Database) -> None:
@@ -91,7 +99,7 @@ def test_read_then_write_from_many_threads_loses_nothing(db: Database) -> None:
 READ_MODIFY_WRITE = """
 import sys, time
 from pathlib import Path
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 from rlhf_lab.store.database import Database
 home = Path(sys.argv[1])
 with Database.open(home) as db:
