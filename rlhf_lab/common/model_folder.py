@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 TOKENIZER_CONFIG_FILE, GENERATION_CONFIG_FILE = "tokenizer_config.json", "generation_config.json"
 SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE = "special_tokens_map.json", "chat_template.jinja"
+CARD_FILE = "README.md"  # states the licence
 TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json", "vocab.txt")
 #: Files of a tokenizer and its chat template, as patterns.
 TOKENIZER_PATTERNS = (
@@ -326,6 +327,13 @@ def declared_token_ids(folder: Path) -> dict[str, Any]:
         text_config = config.get("text_config")
         config = (text_config if isinstance(text_config, dict) else {}) | config
     return {key: config[key] for key in TOKEN_ID_KEYS if config.get(key) is not None}
+
+
+def declares_chat_template(folder: Path) -> bool:
+    """Whether a tokenizer's files contain a chat template."""
+    return (folder / CHAT_TEMPLATE_FILE).is_file() or bool(
+        read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
+    )
 
 
 def end_token_ids(folder: Path) -> list[int]:

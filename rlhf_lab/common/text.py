@@ -68,6 +68,12 @@ def cut_middle(text: str, max_chars: int) -> str:
     return f"{head[:head_end] if head_end > 0 else head} … {tail[tail_start + 1 :]}"
 
 
+def fits_modelfile(text: str) -> bool:
+    """Whether a Modelfile of Ollama keeps a text between three quotes: it ends there at three quotes, and what cannot be printed
+    is left out."""
+    return '"""' not in text and all(letter.isprintable() or letter in "\t\n\r" for letter in text)
+
+
 def parse_foreign_json(text: str | bytes) -> Any:
     """The JSON of a file that others may have written. Raises ValueError, also for JSON that is nested too deeply."""
     try:

@@ -111,7 +111,14 @@ def render_card(
     )
     arithmetic = "bfloat16 autocast" if config.precision == "bfloat16" else "float32"
     parameters, minutes = training_stats["parameters"], training_stats["seconds"] / 60
-    return f"""# The embedded model of RLHF Lab
+    return f"""---
+license: apache-2.0
+language: en
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# The embedded model of RLHF Lab
 
 A Llama of {parameters / 1e6:.2f} million parameters that writes tiny tales, support replies and reviews. It exists so
 that the whole loop of reinforcement learning from human feedback runs live on two CPU cores, without a download.

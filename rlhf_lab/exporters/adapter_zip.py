@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError
 
-from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_folder, checkpoint_steps, is_adapter_intact
 from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters import readme_templates, sequence_classifier
+from rlhf_lab.exporters.base_model import base_model_name, card_origin
 from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.store.database import Database
@@ -85,7 +85,7 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
             "untouched."
         ) from error
     facts = readme_templates.RewardModelFacts(
-        row, project, base_model_name(project.model), head_config, offset, tuple(unmet)
+        row, project, base_model_name(project.model), head_config, offset, tuple(unmet), card_origin(db, project)
     )
     overrides["README.md"] = readme_templates.reward_model_card(facts)
     with atomic_output(out_dir, force=force) as output:
@@ -98,9 +98,13 @@ def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: 
     step, folder = find_checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), reward_model_of(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
+    facts = readme_templates.PolicyFacts(
+        run, step, row, project, base_model_name(project.model), digest, card_origin(db, project)
+    )
+    adapter_config = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
     overrides: dict[str, str | bytes] = {
-        ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),
-        "README.md": readme_templates.policy_card(run, step, row, project, base_model_name(project.model), digest),
+        ADAPTER_CONFIG: adapter_config,
+        "README.md": readme_templates.policy_card(facts, json.loads(adapter_config)),
     }
     _write_zip(output.add(f"run-{run.id}-{folder.name}.zip"), folder, ADAPTER_FILES, overrides)
 
@@ -123,11 +127,6 @@ def find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
         f"{subject} of run {run.id} is damaged: its files are missing or not those that were saved. Resume the run to "
         "make another, or choose another step."
     )
-
-
-def base_model_name(model: str) -> str:
-    """Name of the base model on another machine."""
-    return "assets/model" if model == EMBEDDED_MODEL else portable_name(model)
 
 
 def _portable_json(path: Path, key: str) -> str:

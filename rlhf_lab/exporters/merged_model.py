@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
+from rlhf_lab.common.bundled_assets import weights_digest
 from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE
 from rlhf_lab.common.model_folder import (
     CONFIG_FILE,
@@ -29,12 +29,14 @@ from rlhf_lab.common.model_folder import (
     weight_files,
     weight_index,
 )
-from rlhf_lab.common.records import Project, Run
+from rlhf_lab.common.records import Run
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters import readme_templates
-from rlhf_lab.exporters.adapter_zip import base_model_name, find_checkpoint, resolve_step
+from rlhf_lab.exporters.adapter_zip import find_checkpoint, resolve_step
+from rlhf_lab.exporters.base_model import base_folder, base_model_name, card_origin
 from rlhf_lab.exporters.json_io import write_json
+from rlhf_lab.exporters.modelfile import modelfile
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
@@ -48,6 +50,7 @@ CARD_METRICS = ("objective/scores", "objective/kl", "objective/gold", "eval/scor
 DTYPES = ("base", "float32")
 #: A rounding error of this share of the update is reported. Measured: docs/DECISIONS.md, "Dtype of a merged model".
 LARGE_ROUNDING = 0.3
+MODELFILE = "Modelfile"
 _ADAPTER_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _NUMPY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}  # and BF16, which NumPy does not have
 
@@ -73,7 +76,7 @@ def export_model(
     """Write OUT/run-ID-step-NNNNNN-model/ of a run's checkpoint (the newest intact one, or that of `step`); returns the folder.
 
     dtype: of the weights that the adapter changes, one of DTYPES. on_note: gets a warning if rounding to it loses much of the
-    update. `generate` samples from the folder as the run did (`_generation_config`).
+    update, and if there is no Modelfile. `generate` samples from the folder as the run did (`_generation_config`).
 
     Raises StoreError if there is no such checkpoint, if the base is not on this machine or not the one that the run trained, or
     if its files do not have the weights that the adapter changes; ModelError if transformers would not load its files.
@@ -81,7 +84,7 @@ def export_model(
     run = get_run(db, run_id)
     project, row = get_project(db, run.project_id), reward_model_of(db, run.reward_model_id)
     step, checkpoint = find_checkpoint(home, run, resolve_step(home, run, step))
-    base = _base_folder(project)
+    base = base_folder(project)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
     if digest and weights_digest(base) != digest:
         raise StoreError(
@@ -95,13 +98,19 @@ def export_model(
             shutil.copyfile(path, output.add(f"{folder_name}/{path.name}"))
         write_json(output.add(f"{folder_name}/{CONFIG_FILE}"), _model_config(base, dtype))
         write_json(output.add(f"{folder_name}/{GENERATION_CONFIG_FILE}"), _generation_config(base, run))
+        modelfile_text, problem = modelfile(base, project, run)
+        if modelfile_text:
+            output.add(f"{folder_name}/{MODELFILE}").write_text(modelfile_text, encoding="utf-8")
         figures = {name: metric_at(db, run.id, step, name) for name in CARD_METRICS}
-        facts = readme_templates.MergedModelFacts(
-            run, step, row, project, base_model_name(project.model), digest, figures, _rounding_text(rounding)
+        policy = readme_templates.PolicyFacts(
+            run, step, row, project, base_model_name(project.model), digest, card_origin(db, project)
         )
+        facts = readme_templates.MergedModelFacts(policy, figures, _rounding_text(rounding), problem)
         output.add(f"{folder_name}/README.md").write_text(readme_templates.model_card(facts), encoding="utf-8")
     if rounding.share >= LARGE_ROUNDING:
         on_note(_rounding_note(rounding))
+    if problem:
+        on_note(f"There is no Modelfile for Ollama: {problem}. The card names other servers.")
     return out_dir / folder_name
 
 
@@ -152,23 +161,6 @@ def _set_dtype(config: dict[str, Any], dtype: str) -> None:
             _set_dtype(value, dtype)
         elif key in ("dtype", "torch_dtype"):
             config[key] = dtype
-
-
-def _base_folder(project: Project) -> Path:
-    if project.model == EMBEDDED_MODEL:
-        return embedded_model_folder()
-    folder = Path(project.model)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(project.model, local_files_only=True))
-        except (OSError, ValueError) as error:
-            raise StoreError(
-                f"The base model {project.model} is not on this machine, and the adapter is merged into its weights. Open the "
-                "project once, which fetches the model, or export the adapter alone."
-            ) from error
-    return folder
 
 
 def _write_weights(output: AtomicOutput, folder_name: str, base: Path, checkpoint: Path, dtype: str) -> Rounding:

@@ -1,6 +1,7 @@
 """README texts: cards of an exported policy adapter, reward model and data set."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,36 @@ from rlhf_lab.exporters.label_export import LabelExportOptions
 from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
 
 
-def policy_card(run: Run, step: int, row: RewardModelRow | None, project: Project, base: str, digest: str) -> str:
+@dataclass(frozen=True)
+class PolicyFacts:
+    """Facts for the card of a policy. base, digest: name and SHA-256 of the base. origin: of `base_model.card_origin`."""
+
+    run: Run
+    step: int
+    reward_model: RewardModelRow | None
+    project: Project
+    base: str
+    digest: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _header(origin: Mapping[str, Any], **fields: Any) -> str:
+    """The header of a model card, as the Hub reads it."""
+    from huggingface_hub import ModelCardData
+
+    return f"---\n{ModelCardData(**fields, **origin).to_yaml()}\n---\n\n"
+
+
+def policy_card(facts: PolicyFacts, adapter_config: Mapping[str, Any]) -> str:
+    """The card of an adapter. adapter_config: its adapter_config.json."""
+    run, step, row, project, base, digest = (
+        facts.run, facts.step, facts.reward_model, facts.project, facts.base, facts.digest,
+    )  # fmt: skip
     algorithm = algorithm_of(run.config).upper()
-    return f"""# {run.name}: step {step} of {run.total_steps}
+    header = _header(
+        facts.origin, library_name="peft", pipeline_tag="text-generation", tags=["lora", "rlhf", algorithm.lower()]
+    )
+    return f"""{header}# {run.name}: step {step} of {run.total_steps}
 
 A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab {_reward_text(run, row)}.
 
@@ -44,7 +72,9 @@ model.generation_config = GenerationConfig(  # samples as the run did, without t
 ```
 
 The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while
-it learnt. {_sampled_with(project)}Config:
+it learnt. {_sampled_with(project)}
+{_vllm_text(base, adapter_config)}
+## Config
 
 ```json
 {json.dumps(to_strict_json(run.config), indent=1)}
@@ -52,41 +82,52 @@ it learnt. {_sampled_with(project)}Config:
 """
 
 
+def _vllm_text(base: str, adapter_config: Mapping[str, Any]) -> str:
+    """How vLLM serves the adapter, and what it requires."""
+    rank, modules = adapter_config["r"], {name.rpartition(".")[2] for name in adapter_config["target_modules"]}
+    limit = next((limit for limit in VLLM_RANKS if limit >= rank), None)
+    if limit is None:
+        return f"vLLM serves adapters of a rank up to {VLLM_RANKS[-1]}; this one has {rank}.\n"
+    names = ", ".join(f"`{name}`" for name in sorted(modules))
+    return f"""## Serve it
+
+```bash
+vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {limit} --lora-modules policy=FOLDER
+```
+
+FOLDER is where this zip was unpacked; requests then name the model `policy`. The adapter has rank {rank}, and vLLM admits
+ranks up to 16 without `--max-lora-rank`. It serves adapters only for models whose class supports LoRA there, and this
+one changes these modules: {names}. For other servers `export model` writes base and adapter as one model.
+"""
+
+
 @dataclass(frozen=True)
 class MergedModelFacts:
     """Facts for the card of a merged model.
 
-    base, digest: name and SHA-256 of the base. figures: metrics of the step, None where it has none. rounding: the measured error
-    of merging.
+    figures: metrics of the step, None where it has none. rounding: the measured error of merging. modelfile_problem: why there is
+    no Modelfile, "" if there is one.
     """
 
-    run: Run
-    step: int
-    reward_model: RewardModelRow | None
-    project: Project
-    base: str
-    digest: str
+    policy: PolicyFacts
     figures: Mapping[str, float | None]
     rounding: str
+    modelfile_problem: str
 
 
 def model_card(facts: MergedModelFacts) -> str:
-    run, row, project, base, figures = facts.run, facts.reward_model, facts.project, facts.base, facts.figures
+    policy, figures = facts.policy, facts.figures
+    run, row, project, base = policy.run, policy.reward_model, policy.project, policy.base
     algorithm = algorithm_of(run.config).upper()
     measured = "\n".join(
         f"| {title} | {figures[name]:.2f} {unit} |"
         for name, (title, unit) in MODEL_CARD_FIGURES.items()
         if figures.get(name) is not None
     )
-    return f"""---
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- rlhf
-- {algorithm_of(run.config)}
----
-
-# {run.name}: step {facts.step} of {run.total_steps}
+    header = _header(
+        policy.origin, library_name="transformers", pipeline_tag="text-generation", tags=["rlhf", algorithm.lower()]
+    )
+    return f"""{header}# {run.name}: step {policy.step} of {run.total_steps}
 
 `{base}`{_embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} {_reward_text(run, row)}. The LoRA
 adapter of the run is merged into the weights.
@@ -96,7 +137,7 @@ adapter of the run is merged into the weights.
 {_reward_rows(row, with_accuracy=True)}{measured}
 | temperature that it learnt at | {run.config.get("temperature", 1.0)} |
 | rounding of the merged weights | {facts.rounding} |
-| SHA-256 of the base's weights | `{facts.digest or "not recorded"}` |
+| SHA-256 of the base's weights | `{policy.digest or "not recorded"}` |
 
 ```python
 import torch
@@ -115,15 +156,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))
 ```
 
 {_sampled_with(project)}
-Serve it with
-
-```bash
-transformers serve FOLDER
-vllm serve FOLDER
-python llama.cpp/convert_hf_to_gguf.py FOLDER --outfile model.gguf && llama-server -m model.gguf
-printf 'FROM ./model.gguf\\n' > Modelfile && ollama create my-model -f Modelfile && ollama run my-model
-```
-
+{_serve_text(facts.modelfile_problem)}
 ## Limits
 
 It answers in the way that its reward scores highly, which is not always what people prefer: compare it with the base
@@ -132,12 +165,32 @@ base model applies.
 """
 
 
+def _serve_text(modelfile_problem: str) -> str:
+    """How programs serve a model folder."""
+    ollama = "ollama create my-model -f FOLDER/Modelfile && ollama run my-model\n" if not modelfile_problem else ""
+    note = (
+        f"There is no Modelfile for Ollama: {modelfile_problem}. The others read the chat template itself.\n"
+        if modelfile_problem
+        else MODELFILE_NOTE
+    )
+    return f"""Serve it with
+
+```bash
+transformers serve FOLDER
+vllm serve FOLDER
+python llama.cpp/convert_hf_to_gguf.py FOLDER --outfile FOLDER/model.gguf
+llama-server -m FOLDER/model.gguf
+{ollama}```
+
+{note}"""
+
+
 @dataclass(frozen=True)
 class RewardModelFacts:
     """Facts for the card of a reward model.
 
     base: its name. head_config: reward_head.json. offset: score minus logit if the adapter is a sequence classifier, else None.
-    unmet: the conditions for a sequence classifier that it does not meet.
+    unmet: the conditions for a sequence classifier that it does not meet. origin: of `base_model.card_origin`.
     """
 
     row: RewardModelRow
@@ -146,6 +199,7 @@ class RewardModelFacts:
     head_config: dict[str, Any]
     offset: float | None
     unmet: tuple[str, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 def reward_model_card(facts: RewardModelFacts) -> str:
@@ -156,7 +210,9 @@ def reward_model_card(facts: RewardModelFacts) -> str:
     lacks = f"\nIt is no sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (
         facts.unmet
     ) else ""  # fmt: skip
-    return f"""# Reward model {row.id}
+    library = {} if offset is None and not head_config["adapter"] else {"library_name": "peft"}
+    header = _header(facts.origin, **library, pipeline_tag="text-classification", tags=["reward-model", "rlhf"])
+    return f"""{header}# Reward model {row.id}
 
 {_description(head_config, offset)}, trained by RLHF
 Lab on {_label_summary(row)}. It scores a response to a prompt; 0 is the mean of the base model's own responses, 1 their spread.
@@ -381,6 +437,13 @@ MODEL_CARD_FIGURES = {
     "eval/kl": ("KL to the base on held-out prompts", "nats per response"),
     "objective/gold": ("score of the judge that labelled", ""),
 }
+#: Values of vLLM's --max-lora-rank (its vllm/config/lora.py).
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+MODELFILE_NOTE = (
+    "Ollama's prompts then have the tokens that the model learned with: the Modelfile contains the chat template, the system\n"
+    "prompt and the sampling of the run. Other servers read the chat template and get the system prompt from you. The lab\n"
+    "reads a control token that somebody types as text; servers read it as a control token.\n"
+)
 COLUMN_DESCRIPTIONS = {
     "prompt": "what the texts answer or continue",
     "chosen": "the preferred text (of a tie: the first one)",

@@ -20,12 +20,14 @@ from rlhf_lab.common.bundled_assets import (
 )
 from rlhf_lab.common.hub_errors import HubSlowError, by_deadline
 from rlhf_lab.common.model_folder import (
+    CARD_FILE,
     CHAT_TEMPLATE_FILE,
     GENERATION_CONFIG_FILE,
     TOKENIZER_CONFIG_FILE,
     causal_lm_architecture,
     check_file_names,
     check_model_folder,
+    declares_chat_template,
     end_token_ids,
     read_config,
     read_json,
@@ -40,8 +42,8 @@ log = logging.getLogger("rlhf_lab.jobs")
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 MODEL_FILE_SUFFIXES = ("json", "safetensors", "model", "txt", "jinja")  # files of a Hub model that are downloaded
-MODEL_FILE_PATTERN = re.compile(rf"[^/]+\.({'|'.join(MODEL_FILE_SUFFIXES)})")
-MODEL_FILE_GLOBS = [f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES]
+MODEL_FILE_PATTERN = re.compile(rf"{CARD_FILE}|[^/]+\.({'|'.join(MODEL_FILE_SUFFIXES)})")
+MODEL_FILE_GLOBS = [CARD_FILE, *(f"*.{suffix}" for suffix in MODEL_FILE_SUFFIXES)]
 CHAT_TEMPERATURE = 0.7  # proposed for a model that has a chat template but states no temperature
 SENSIBLE_TEMPERATURES = (0.3, 1.5)  # a model's own temperature is proposed only within this range; 0 means no sampling
 TRIAL_CHAT = ({"role": "user", "content": "Hi"},)
@@ -187,9 +189,7 @@ def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
 
 def _sampling_facts(folder: Path) -> tuple[bool, float]:
     """Whether a tokenizer has a chat template, and the temperature to propose: the model's own if it is sensible."""
-    has_chat_template = bool(
-        (folder / CHAT_TEMPLATE_FILE).is_file() or read_json(folder / TOKENIZER_CONFIG_FILE).get("chat_template")
-    )
+    has_chat_template = declares_chat_template(folder)
     stated, (low, high) = read_json(folder / GENERATION_CONFIG_FILE).get("temperature"), SENSIBLE_TEMPERATURES
     if isinstance(stated, (int, float)) and low <= stated <= high:
         return has_chat_template, float(stated)

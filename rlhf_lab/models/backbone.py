@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
-from rlhf_lab.common.model_folder import check_model_folder, no_end_token_message
+from rlhf_lab.common.model_folder import CARD_FILE, check_model_folder, no_end_token_message
 from rlhf_lab.common.paths import existing_path
 from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.config.dtype import QUANTIZE_VARIABLE
@@ -370,7 +370,7 @@ def resolve_model_folder(name: str) -> Path:
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
+    patterns = [CARD_FILE, "*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
     try:
         return Path(
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"])

@@ -6,6 +6,8 @@ processes that do not import transformers.
 
 import json
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 from jinja2 import TemplateError
 
@@ -14,6 +16,7 @@ from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
+T = TypeVar("T")
 _PROBE = "0f2d"  # a system prompt to test whether a template writes system prompts
 
 
@@ -23,15 +26,23 @@ def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSett
     If a template has no place for a system prompt, the first user message begins with it. If a template rejects the order of
     the turns, they become one user message, a transcript. Raises ModelError if the template rejects that too.
     """
+    return _write_prompt(tokenizer.encode_chat, tokenizer, prompt, settings)
+
+
+def render_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> str:
+    """The text of `encode_chat_prompt`, if no message contains a control token. Raises ModelError as it does."""
+    return _write_prompt(tokenizer.render_chat, tokenizer, prompt, settings)
+
+
+def _write_prompt(write: Callable[..., T], tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> T:
+    """What `write`, a method of the tokenizer, makes of the turns that the template accepts."""
     transcript = [{"role": "user", "content": plain_prompt(prompt)}]
     error: TemplateError | None = None
     for turns in (chat_of_prompt(prompt), transcript):
         chat = with_system_prompt(turns, settings.system_prompt)
         has_refused_role = chat[0]["role"] == "system" and not has_system_role(tokenizer, settings)
         try:
-            return tokenizer.encode_chat(
-                without_system_role(chat) if has_refused_role else chat, **settings.template_arguments
-            )
+            return write(without_system_role(chat) if has_refused_role else chat, **settings.template_arguments)
         except TemplateError as template_error:
             error = template_error
     raise ModelError(

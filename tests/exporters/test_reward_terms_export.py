@@ -2,7 +2,7 @@
 
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Project, Run
-from rlhf_lab.exporters.readme_templates import policy_card
+from rlhf_lab.exporters.readme_templates import PolicyFacts, policy_card
 from rlhf_lab.exporters.run_export import _portable_manifest
 
 TERMS = [
@@ -20,7 +20,7 @@ def test_the_manifest_names_no_folder_of_this_machine():
 def test_a_card_without_a_reward_model():
     run = Run(1, 1, None, "r", RunStatus.DONE, {"algorithm": "grpo"}, {"reward_terms": TERMS}, 2, 2, "", 0.0, 0.0)
     project = Project(1, "p", "embedded", "", "tales", 0, 0.0, system_prompt="Be “brief”.")
-    card = policy_card(run, 2, None, project, "assets/model", "")
+    card = policy_card(PolicyFacts(run, 2, None, project, "assets/model", ""), {"r": 8, "target_modules": []})
     assert "on reward functions, without a reward model (2 · own, 1 · json)." in card
     assert "| reward model |" not in card
     assert 'the system prompt "Be “brief”." before each prompt' in card

@@ -22,7 +22,7 @@ def hub(tmp_path, monkeypatch):
     server = HubServer()
     server.models[NAME] = model(tmp_path / "remote")
     safetensors(tmp_path / "remote" / "model.safetensors", [2000, 8])  # 64 kB
-    (tmp_path / "remote" / "README.md").write_text("no file that the lab needs")
+    (tmp_path / "remote" / "notes.md").write_text("no file that the lab needs")
     (tmp_path / "remote" / "onnx").mkdir()
     (tmp_path / "remote" / "onnx" / "config.json").write_text("{}")
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", CHUNK // 2)  # the client's unit of progress

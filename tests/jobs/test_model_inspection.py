@@ -143,8 +143,11 @@ def test_a_hub_id_says_what_has_to_be_downloaded(hub, tmp_path):
     (tmp_path / "remote" / "onnx").mkdir()
     (tmp_path / "remote" / "onnx" / "config.json").write_text("{}")
     (tmp_path / "remote" / "README.md").write_text("hello")
+    (tmp_path / "remote" / "notes.md").write_text("no file that the lab needs")
     facts = inspect_model(NAME)
-    assert [name for name, _ in facts.files_to_download] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert [name for name, _ in facts.files_to_download] == [
+        "README.md", "config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
     assert facts.download_bytes == sum(
         (tmp_path / "remote" / name).stat().st_size for name, _ in facts.files_to_download
     )
