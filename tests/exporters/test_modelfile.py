@@ -69,6 +69,8 @@ def test_a_model_without_a_chat_template_reads_plain_text(db, base, system, monk
     instructions, problem = made(db, base, ChatSettings(system))
     assert problem == ""
     assert served_prompt(base, instructions, "the cat sat") == lab_prompt(base, "the cat sat", ChatSettings(system))
+    chat = [{"role": "system", "content": system}] * bool(system) + [{"role": "user", "content": "the cat sat"}]
+    assert render(instructions["TEMPLATE"], chat) == (f"{system}\n\nthe cat sat" if system else "the cat sat")
 
 
 def test_it_samples_as_the_run_did(db, base):

@@ -50,6 +50,7 @@ DERIVABLE = {
         + TURN + "{% endif %}{% endfor %}" + GENERATION + "<think>\n\n</think>\n\n",
         (THOUGHTS,),
     ),
+    "braces around messages": ("{% for m in messages %}{{ '{' }}{{ m.content }}}\n{% endfor %}", ()),
     "characters that a Modelfile leaves out": ("{% for m in messages %}\u00a0{{ m.content }}\"\"\"{ {% endfor %}\u2060", ()),
 }  # fmt: skip
 UNDERIVABLE = {

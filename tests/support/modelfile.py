@@ -45,7 +45,9 @@ def render(template, chat):
     """What Ollama sends to the model for a chat. Only these messages may be in it: at most one of the system, the first."""
     system = [message["content"] for message in chat if message["role"] == "system"]
     pieces, ends, jinja = [], [], ""
-    for i, piece in enumerate(re.split(r"\{\{ (.*?) \}\}", template, flags=re.S)):
+    for i, part in enumerate(re.split(r'\{\{( "(?:[^"\\]|\\.)*" |.*?)\}\}', template, flags=re.S)):
+        assert i % 2 == 0 or part == f" {part.strip()} "  # as in Go, an action begins at the first two braces
+        piece = part.strip() if i % 2 else part
         if i % 2 == 0 or piece.startswith('"'):
             pieces.append(ast.literal_eval(piece) if i % 2 else piece)
             jinja += f"{{{{ pieces[{len(pieces) - 1}] }}}}"
