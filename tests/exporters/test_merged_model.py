@@ -163,7 +163,7 @@ def test_tokenizer_and_template_are_those_of_the_base(db, home, out, tmp_path):
 
 # ---- the files that transformers loads
 
-WRITTEN = {"README.md", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+WRITTEN = {"Modelfile", "README.md", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
 
 
 def add_other_files(model):
