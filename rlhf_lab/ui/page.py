@@ -72,12 +72,30 @@ def build_page(ctx: Context) -> gr.Blocks:
     )
     with page:
         header.build()
+        if ctx.on_space:
+            build_space_note()
         with gr.Tabs():
             for name, screen in SCREENS.items():
                 with gr.Tab(name):
                     screen.build(ctx)
         http_api.build(ctx)
     return page
+
+
+def build_space_note() -> None:
+    """What a visitor of a Space is told first: what it is, where to sign in, and how to get a lab of their own.
+
+    The button does what gr.DuplicateButton does where Gradio knows that it is on a Space (`rlhf_lab.ui`).
+    """
+    sign_in = '<a href="join">Sign in</a> to label under your name. ' if os.environ.get("OPENID_PROVIDER_URL") else ""
+    with gr.Row(elem_id="lab-space"):
+        gr.HTML(
+            '<p class="lab"><span class="rest">Here people compare texts, and a language model learns what they prefer. </span>'
+            f"{sign_in}A duplicate runs on your own hardware.</p>",
+            padding=False,
+        )
+        address = f"https://huggingface.co/spaces/{os.environ['SPACE_ID']}?duplicate=true"
+        gr.Button("Duplicate this Space", link=address, link_target="_blank", variant="huggingface", size="sm", scale=0)
 
 
 def initial_body_html() -> str:
@@ -116,7 +134,8 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
-        "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
+        "mcp_server": False, "pwa": False, "run_history": False, "allowed_paths": [], "max_file_size": "5mb", "quiet": True,
+        "theme": theme(),
         "state_session_capacity": MAX_SESSIONS,
         **NO_FIRST_REQUEST, "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": routes},
     }  # fmt: skip

@@ -24,6 +24,11 @@ for (const name of ['localStorage', 'sessionStorage']) {
   }
 }
 
+// Gradio would show pages of its own for some addresses: ?view=settings, ?view=api.
+if (new URLSearchParams(location.search).has('view')) {
+  history.replaceState(null, '', `${location.pathname}${location.hash}`);
+}
+
 // Gradio translates its own words to the language of the browser, and marks the page with it. All other texts are
 // English.
 for (const [name, value] of Object.entries({ language: 'en', languages: ['en'] })) {
