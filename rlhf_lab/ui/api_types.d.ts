@@ -99,6 +99,10 @@ export interface LearnRequests {
   start: Action<StartPayload, Message>;
 }
 
+export interface ShareRequests {
+  replay: Read<ReplayQuery, Replay>;
+}
+
 export interface RunsRequests {
   overview: Read<Payload, RunsOverview>;
   compare: Read<ComparisonQuery, Comparison | null>;
@@ -225,6 +229,7 @@ export type ExportRequest = { annotator?: string | null; export?: number | strin
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
 export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
 export type FitVerdict = 'fits' | 'tight' | 'does not fit';
+export type Frame = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; seconds: number };
 export type GoldPayload = { annotator?: string | null; project_created_at?: number | string | null; vote_id: number | string; is_gold: boolean };
 export type GoldRow = { annotator: string; right: number; answers: number; low: number; high: number; below: boolean };
 export type GoldView = { gold_pairs: number; rule: 'none' | 'inform' | 'down_weight' | 'pause'; people: Array<GoldRow>; experts: Array<string> };
@@ -306,6 +311,8 @@ export type QualityQuery = { annotator?: string | null; source?: Source | null }
 export type QualityView = { closed_text: string; figures: QualityFigures | null };
 export type Ranking = { answers: number; rows: Array<Standing>; wins: Array<Array<number>> };
 export type RenamePayload = { annotator?: string | null; project: number | string; name: string };
+export type Replay = { title: string; recorded_at: number; model: string; prompt_set: string; algorithm: string; feed: FeedReply; samples: Record<string, StepSamples>; tokens: Record<string, TokenView>; frames: Array<Frame> };
+export type ReplayQuery = { annotator?: string | null; run?: number | string | null };
 export type RequestedTexts = { jobs: Array<number>; turns: Array<Record<string, string>> };
 export type RewardModelOption = { id: number; label: string; note: string };
 export type RewardReport = { id: number; counts_hidden: boolean; ties: number; folds: number; train_accuracy: number | null; chosen_scores: Array<[number, number]>; rejected_scores: Array<[number, number]>; length_correlation: number | null; loss: Array<number>; pooling: string | null; warm_start: boolean; adapter_rejected: boolean; note: string; seconds: number | null; example_texts: Array<ExampleText>; calibration: Array<[number, number, number]>; calibration_error: number | null; disagreements: Array<Disagreement>; attributes: Array<AttributeRow> };

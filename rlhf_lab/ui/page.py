@@ -35,6 +35,7 @@ from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs import api as runs
 from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags
+from rlhf_lab.ui.share import api as share
 from rlhf_lab.ui.shared.api import Requests, act_limits
 from rlhf_lab.ui.shared.widgets import PLOTLY_JS
 from rlhf_lab.ui.train import api as train
@@ -45,7 +46,7 @@ SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica N
 #: The requests of the page.
 APIS = (
     header.api, label.api, reward.api, train.api, start_run.api, demo_run.api, compare.api, blind_test.api, tournament.api,
-    chat.api, learn.api, *runs.APIS, people.api, project.api,
+    chat.api, learn.api, share.api, *runs.APIS, people.api, project.api,
 )  # fmt: skip
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Chat": chat, "Learn": learn,

@@ -1,11 +1,12 @@
-"""Demo mode with three browsers: two visitors start runs, one waits in the queue, the operator keeps control; then the reset."""
+"""Demo mode on a Space with four browsers: visitors watch the recording, start runs and wait in the queue; then the reset."""
+
+import re
 
 import pytest
 from browser_lab import press_key
 from helpers import control, expect_text, open_tab, wait_until
 from playwright.sync_api import expect
 from prepared_labs import add_labels, idle_engine, idle_lab, without_engine
-from test_people_screen import access_keys
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus, Source
 from rlhf_lab.common.paths import run_folder
@@ -18,11 +19,16 @@ from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, pending_events, runs, set_run_status
 from rlhf_lab.store.votes import vote_counts
 
+SECRET = "three small owls"
+BAND = ".lab-train .lab-replay"
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab in demo mode whose operator has labelled 8 pairs and trained a reward model; the fourth run makes a reset due."""
-    lab = idle_lab(tmp_path_factory.mktemp("demo") / "home", options=("--demo-mode", "max_steps=40", "reset_runs=4"))
+    """A Space in demo mode whose operator has labelled 8 pairs and trained a reward model; the fourth run makes a reset due."""
+    environment = {"SPACE_ID": "somebody/lab", "SYSTEM": "spaces", "RLHF_LAB_OPERATOR_SECRET": SECRET}
+    options = ("--demo-mode", "max_steps=40", "reset_runs=4")
+    lab = idle_lab(tmp_path_factory.mktemp("demo") / "home", options=options, environment=environment)
     with Database.open(lab.home) as db:
         add_labels(db, 1, Source.HUMAN, 8)
         report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_accuracy": 0.9, "folds": 3}
@@ -58,15 +64,28 @@ def start_run(page, steps: int) -> None:
     control(page, "demo-start").click()
 
 
+def watch_recording(page) -> None:
+    """Curves and texts of the recording, which says that it is one."""
+    control(page, "replay").first.click()
+    expect(page.locator(BAND)).to_contain_text("nothing is being trained")
+    expect(page.locator(".lab-train .chart .main-svg").first).to_be_visible()
+    expect(page.locator(".lab-train .sample").first).to_be_visible()
+
+
 def post_start(page, lab, settings: dict) -> str:
     """Start a run as a program would, with a page's cookies. Returns the text of the reply."""
     return page.request.post(f"{lab.url}lab-api/demo_run/start", data=settings).text()
 
 
 def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page):
-    operator, ann, bob = (open_page(lab) for _ in range(3))
-    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    operator, ann, bob, cy = (open_page(lab) for _ in range(4))
+    operator.goto(f"{lab.url}enter?key={SECRET}")
     press_key(ann, "1")
+    expect(ann.get_by_text("Duplicate this Space")).to_have_attribute(
+        "href", re.compile("spaces/somebody/lab.duplicate=true")
+    )
+    for page in (ann, bob):
+        watch_recording(page)
     open_tab(operator, "Train")
     expect(control(operator, "start")).to_be_visible()
     expect(control(operator, "demo-start")).to_be_hidden()
@@ -77,8 +96,14 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
 
     start_run(ann, 40)
     expect_text(ann, "demo-status", "Your run 1 ")
+    expect(ann.locator(BAND)).to_have_count(0)
+    expect(bob.locator(f"{BAND} .live")).to_have_text("Run 1 waits to train.Watch it live")
+    control(bob, "replay-live").click()
+    expect(bob.locator(BAND)).to_have_count(0)
     start_run(bob, 40)
     expect_text(bob, "demo-status", "Your run 2 waits: 1 run before yours.")
+    open_tab(cy, "Train")
+    expect_text(cy, "demo-status", "2 runs before yours: it begins when they have ended.")
     for page in (ann, bob):
         for name in ("start", "start-open"):
             expect(control(page, name)).to_be_hidden()
@@ -99,7 +124,7 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
                 conn.exec_driver_sql(f"UPDATE runs SET step = 1, status = 'done' WHERE id = {run.id}")
         job = begin_run(db, 2)  # makes a reset due
         expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
-        third = post_start(open_page(lab), lab, limits | {"steps": 2})
+        third = post_start(cy, lab, limits | {"steps": 2})
         assert "The demo is about to be reset" in third
         stop_run(db, bob, job)
         for other in queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES):

@@ -107,6 +107,73 @@ def test_the_charts_are_loaded_again_after_a_failure(page):
     assert page.evaluate(code) == ["The charts could not be loaded.", 1]
 
 
+RECORDING = """const frame = (step) => ({ run: { step }, seconds: 0.01 });
+const recording = {
+  title: 'a run', recorded_at: 1796040000, model: 'm', algorithm: 'ppo', frames: [1, 2, 4].map(frame),
+  feed: {
+    run: { total_steps: 9 }, points: { score: [[1, 0.5], [2, 0.6], [3, null], [4, 0.8]], kl: [[4, 2]] },
+    static: { events: [{ step: 2, text: 'beta' }], other_metrics: ['lr'], has_rollouts: true },
+  },
+  samples: { 0: 'base', 2: 'two', 4: 'four' }, tokens: { 1: 'first', 4: 'last' },
+};
+const { Replay, ReplayBand, currentReplay, closeReplay } = await import('/train/replay.js');
+const replay = new Replay(recording);
+"""
+#: What the page gets at the frames 0, 0, 1, 2, 1: reset, last step, points, steps with samples, number of marks.
+REPLIES = [
+    [True, 1, {"score": [[1, 0.5]], "kl": []}, [0], 0],
+    None,
+    [False, 2, {"score": [[2, 0.6]], "kl": []}, [2], 1],
+    [False, 4, {"score": [[3, None], [4, 0.8]], "kl": [[4, 2]]}, [4], 1],
+    [True, 2, {"score": [[1, 0.5], [2, 0.6]], "kl": []}, [0, 2], 1],
+]
+
+
+def test_a_recording_answers_up_to_the_step_of_its_clock(page):
+    script = """
+      let known = {};
+      const replies = [];
+      for (const at of [0, 0, 1, 2, 1]) {
+        replay.goTo(at);
+        const { state } = await replay.points(known);
+        if (state) known = { epoch: state.epoch, after_step: state.last_step };
+        const { reset, last_step: last, points, sample_steps: steps, static: fixed } = state ?? {};
+        replies.push(state ? [reset, last, points, steps, fixed.events.length] : null);
+      }
+      const texts = [await replay.samples({ step: 2 }), await replay.tokens({ step: 2 }), await replay.tokens({ step: 3 })];
+      return [replies, texts, (await replay.metric_points({ metric: 'score' })).points.length];"""
+    assert page.evaluate(f"async () => {{ {RECORDING} {script} }}") == [REPLIES, ["two", "first", "last"], 2]
+
+
+def test_a_recording_plays_to_its_end_and_begins_again(page):
+    script = """
+      replay.goTo(0);
+      const band = new ReplayBand(replay);
+      const [play, slider] = ['play', 'step'].map((name) => band.node.querySelector(`[data-do=replay-${name}]`));
+      const seen = [];
+      window.addEventListener('lab-replay', () => seen.push(replay.at));
+      play.click();
+      const isPaused = () => replay.timer === null;
+      while (!isPaused()) await new Promise((resolve) => setTimeout(resolve, 20));
+      const atEnd = [replay.step, play.textContent, slider.value, slider.getAttribute('aria-valuetext')];
+      const order = seen.every((at, i) => !i || at >= seen[i - 1]);
+      play.click();
+      const again = [replay.at, play.textContent];
+      band.stepBack();
+      closeReplay();
+      const speeds = [30, 31, 120, 121, 9999].map((seconds) => new Replay({ ...recording, frames: [{ seconds }] }).speed);
+      return [atEnd, order, again, replay.at, isPaused(), currentReplay(), band.node.textContent, replay.speed, speeds];"""
+    at_end, order, again, at, is_paused, current, text, speed, speeds = page.evaluate(
+        f"async () => {{ {RECORDING} {script} }}"
+    )
+    assert at_end == [4, "▶ Play", "2", "step 4 of 9"]
+    assert order
+    assert again == [0, "❚❚ Pause"]
+    assert (at, is_paused, current) == (0, True, None)
+    assert [speed, *speeds] == [1, 1, 4, 4, 16, 16]
+    assert text.startswith("Recording of 30 November 2026: nothing is being trained.")
+
+
 def test_the_module_of_a_widget_exports_mount(page):
     script = "async (name) => typeof (await import(`/${name}`)).default"
     mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}

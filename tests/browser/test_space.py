@@ -39,7 +39,8 @@ def test_training_on_a_space_needs_the_operator_secret(space, open_page):
     other = open_screen(space, open_page, "Reward model")  # another browser without the secret
     expect(control(other, "train")).to_be_disabled()
     expect(other.locator(".lab-reward .lab-only")).to_have_text(NOTICES["Reward model"])
-    page.reload()
+    page.goto(f"{space.url}?view=settings#reward-model")  # an address of Gradio's own page
+    expect(page).to_have_url(f"{space.url}#reward-model")
     page.wait_for_selector(".lab-reward .headline, .lab-reward [data-do=empty]")
     page.wait_for_timeout(4000)
     expect(control(page, "train")).to_be_enabled()

@@ -3,6 +3,7 @@
 import importlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_runs import KL, SCORE, a_run, reward_model
@@ -21,7 +22,8 @@ from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import runs, set_run_status
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.learn import api as learn
-from rlhf_lab.ui.learn.api import CURVES, RECORDING
+from rlhf_lab.ui.learn.api import CURVES, recorded_material
+from rlhf_lab.ui.share.recording import shipped
 
 GOLD = CURVES["gold"]
 TOKENS = TokenRecord(
@@ -43,15 +45,17 @@ def add_steps(ctx, run, count, **changes):
 
 
 def test_a_new_project_shows_what_was_recorded(material):
-    recording = json.loads(RECORDING.read_text(encoding="utf-8"))
+    recording = shipped()["learn"]
     shown = json.loads(json.dumps(material()))
     assert shown["recorded"] == ["recording", "run", "curves", "labels"]
     assert {name: shown[name] for name in recording} == recording
+    tokens = shipped()["replay"]["tokens"]
+    assert shown["view"] == tokens[max(tokens, key=int)]
     assert shown["experiment"] is None
 
 
 def test_the_recording_has_all_that_the_pages_draw():
-    recording = json.loads(RECORDING.read_text(encoding="utf-8"))
+    recording = recorded_material()
     curves = recording["curves"]
     assert len({len(values) for name, values in curves.items() if name != "run"}) == 1
     assert max(curves["gold"]) - curves["gold"][-1] > 1.0  # over-optimised
@@ -149,7 +153,7 @@ def test_the_run_follows_the_reward_model(ctx, material, monkeypatch):
 
 
 def test_formulas_name_functions_of_core():
-    script = "".join(path.read_text() for path in (learn.RECORDING.parents[2] / "rlhf_lab/ui/learn").glob("*_pages.js"))
+    script = "".join(path.read_text() for path in Path(learn.__file__).parent.glob("*_pages.js"))
     names = [line.split("'")[1] for line in script.splitlines() if line.strip().startswith("core: ")]
     assert len(names) == 14
     for name in names:

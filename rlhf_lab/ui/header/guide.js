@@ -24,18 +24,18 @@ export class Guide {
     this.drawnKey = '';
   }
 
-  /** @param {HeaderGuide | null} guide */
-  draw(guide) {
+  /** @param {HeaderGuide | null} guide @param {Element | false} offer something else to do */
+  draw(guide, offer) {
     this.node.hidden = !guide || isGuideHidden();
     const tab = currentTab();
-    const key = JSON.stringify([guide, tab]);
+    const key = JSON.stringify([guide, tab, Boolean(offer)]);
     if (this.node.hidden || key === this.drawnKey) return;
     this.drawnKey = key;
-    redraw(this.node, this.content(guide, tab));
+    redraw(this.node, this.content(guide, tab, offer));
   }
 
-  /** @param {HeaderGuide} guide @param {string} tab the open one */
-  content({ steps, done, present, note, button, hint }, tab) {
+  /** @param {HeaderGuide} guide @param {string} tab the open one @param {Element | false} offer */
+  content({ steps, done, present, note, button, hint }, tab, offer) {
     const isThere = tab === slugOf(present);
     const step = (name) =>
       html`<li class=${name === present ? 'present' : done.includes(name) ? 'done' : null}
@@ -46,6 +46,7 @@ export class Guide {
       <ol>${steps.map(step)}</ol>
       <span class="missing"><b>${note}</b> ${isThere && html`<span class="hint">${hint}</span>`}</span>
       ${!isThere && next}
+      ${tab !== 'train' && offer}
       ${actionButton('guide-hide', '✕', () => this.hide(), 'small', {
         'aria-label': 'hide the guide for good',
         title: 'hide the guide for good',

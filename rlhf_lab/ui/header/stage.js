@@ -13,6 +13,7 @@ import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { MetricChart } from '../train/curves.js';
+import { currentReplay, REPLAY, ReplayBand } from '../train/replay.js';
 
 /** @typedef {import('../api_types').FeedReply} FeedReply */
 /** @typedef {import('../api_types').SampleRow} SampleRow */
@@ -41,9 +42,11 @@ export class Stage {
     this.values = html`<dl class="values"></dl>`;
     this.texts = html`<div class="texts"></div>`;
     this.invitation = html`<div class="corner"></div>`;
+    this.band = html`<div class="band"></div>`; // of a recording
     // Its own, because `ifChanged` remembers what was answered.
     this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
     this.isKnown = false; // whether there is a run
+    this.replay = /** @type {import('../train/replay.js').Replay | null} */ (null); // on screen
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
       ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
@@ -51,18 +54,21 @@ export class Stage {
     </div>`;
     this.dialog = openDialog(
       'stage',
-      html`${this.state}${buttons}${this.plots}
+      html`${this.band}${this.state}${buttons}${this.plots}
         <div class="figures">${this.counts}<div>${this.at}${this.values}</div></div>
         ${this.texts}${this.invitation}`,
     );
     this.dialog.classList.add('no-run');
     this.state.textContent = stateText(null, null, status().reward);
     const themes = onThemeChange(() => this.all().forEach((chart) => chart.restyle()));
+    const show = () => pollNow();
+    window.addEventListener(REPLAY, show);
     this.dialog.addEventListener('close', () => {
       themes.disconnect();
+      window.removeEventListener(REPLAY, show);
       this.forgetRun();
     });
-    poll(this.state, () => this.update(), POLL_MS);
+    const pollNow = poll(this.state, () => this.update(), POLL_MS);
   }
 
   all() {
@@ -88,8 +94,10 @@ export class Stage {
       if (invitation) this.invitation.replaceChildren(invitationCard(invitation, ''));
     }
     await loadPlotly(this.charts.plotly);
-    const { state, elsewhere } = await train.points({ run: null, ...this.known });
-    if (!this.dialog.isConnected) return; // closed in the meantime
+    this.useReplay();
+    const { source } = this;
+    const { state, elsewhere } = await source.points({ run: null, ...this.known });
+    if (!this.dialog.isConnected || currentReplay() !== this.replay) return; // closed in the meantime
     if (elsewhere) this.forgetRun(); // the open project has no run
     this.isKnown = true;
     if (state) this.apply(state);
@@ -98,10 +106,23 @@ export class Stage {
     await this.loadTexts();
   }
 
+  get source() {
+    return this.replay ?? train;
+  }
+
+  useReplay() {
+    const replay = currentReplay();
+    if (replay === this.replay) return;
+    this.forgetRun();
+    this.replay = replay;
+    this.dialog.classList.toggle('replaying', Boolean(replay));
+    this.band.replaceChildren(...(replay ? [new ReplayBand(replay).node] : []));
+  }
+
   async loadTexts() {
     const { run, newestStep: step } = this;
     if (step === null || step === this.step) return;
-    const { rows } = await train.samples({ run, step });
+    const { rows } = await this.source.samples({ run, step });
     this.step = step;
     const row = shortestRow(rows);
     if (row) this.texts.replaceChildren(textsView(row, step));
@@ -126,11 +147,11 @@ export class Stage {
     this.run = reply.run.id;
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
     this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
-    this.state.textContent = stateText(reply.run, reply.eta_s);
+    this.state.textContent = this.replay ? 'A recorded run' : stateText(reply.run, reply.eta_s);
     this.brake = reply.brake ? `Blind answers: ${reply.brake.text}` : '';
     this.at.textContent = afterStep > 0 ? `Step ${afterStep}` : '';
     for (const curve of this.charts.curves) this.drawCurve(curve, reply);
-    this.newestStep = reply.sample_steps.at(-1) ?? this.newestStep;
+    this.newestStep = reply.sample_steps.at(-1) ?? (reply.reset ? null : this.newestStep);
     if (this.step === null) this.texts.replaceChildren(html`<p class="asked">${reply.status_text}</p>`);
   }
 

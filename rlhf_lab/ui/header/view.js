@@ -12,6 +12,7 @@ import { term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, isWideInterval, resetText, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
+import { replayButton } from '../train/replay.js';
 import {
   annotatorName,
   currentTab,
@@ -79,6 +80,7 @@ class Header {
     this.couldLabel = false; // while this page was open
     this.strip = html`<div class="strip"></div>`;
     this.guide = new Guide();
+    this.replayOffer = replayButton(() => null, 'Watch a recorded run');
     this.notices = html`<div class="notices"></div>`;
     this.drawnKey = this.drawnNotices = '';
   }
@@ -112,7 +114,7 @@ class Header {
     if (!this.status) return;
     const status = withScreenFigures(this.status, this.counts, this.step, Date.now());
     if (!this.strip.isConnected) this.root.replaceChildren(this.strip, this.guide.node, this.notices);
-    this.guide.draw(status.guide);
+    this.guide.draw(status.guide, !status.run && !status.demo && this.replayOffer);
     markMoreTabs();
     if (status.run?.is_training) setItem('known-run', status.run.id);
     if (currentTab() === 'train') this.seeRun();
@@ -263,7 +265,10 @@ function notices({ demo, startup, mirror, warning, model }) {
     'Demo: label, start a short run under Train, and watch. Labels, models and runs of visitors are removed ' +
     'from time to time.';
   return [
-    demo && html`<p class="lab-notice demo" data-do="demo-notice">${demoText} ${resetText(demo)}</p>`,
+    demo &&
+      html`<p class="lab-notice demo" data-do="demo-notice">
+      ${demoText} ${resetText(demo)} ${replayButton(() => null, 'Watch a recorded run')}
+    </p>`,
     startup && startupNotice(startup, model),
     unsaved && html`<p class="lab-notice bad" role="alert" data-do="mirror-notice">${unsaved}</p>`,
     warning && html`<p class="lab-notice bad" role="alert">${warning}</p>`,

@@ -1,7 +1,7 @@
 """Screen "Learn": one idea a page, from a cat in a grid to the tokens of a run.
 
 The page draws and computes (`view.js`); this module gives it the numbers about language: those of the project's newest run and
-reward model, and recorded ones (assets/learn/recording.json, written by benchmarks/primer_recording.py) where there are none.
+reward model, and recorded ones (assets/recording.json, written by benchmarks/record_run.py) where there are none.
 """
 
 import math
@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.bundled_assets import ASSETS
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Role, Run
 from rlhf_lab.config.policy import PolicyConfig
@@ -23,13 +22,13 @@ from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.share.recording import shipped, shipped_replay
 from rlhf_lab.ui.shared.api import Api, Message, Payload
 from rlhf_lab.ui.shared.crowd import sees_comparisons
 from rlhf_lab.ui.shared.widgets import widget
 from rlhf_lab.ui.train.token_view import TokenRow, TokenView, token_view
 
 api = Api("learn")
-RECORDING = ASSETS / "learn" / "recording.json"
 #: Metrics of the curves by their names on the page.
 CURVES = {
     "score": "objective/scores", "gold": "objective/gold", "kl": "objective/kl", "clip_fraction": "policy/clipfrac_avg",
@@ -126,7 +125,8 @@ def start(ctx: Context, payload: StartPayload) -> Message:
 
 @cache
 def recorded_material() -> Numbers:
-    return TypeAdapter(Numbers).validate_json(RECORDING.read_bytes())
+    tokens = shipped_replay()["tokens"]
+    return TypeAdapter(Numbers).validate_python(shipped()["learn"] | {"view": tokens[max(tokens)]})
 
 
 def own_view(ctx: Context) -> TokenView | None:

@@ -9,7 +9,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NotRequired, final
 
 from typing_extensions import TypedDict
@@ -166,6 +167,14 @@ class CurveCache:
         self.steps_with_samples = [sample_step for sample_step in sample_steps(db, self.run_id) if sample_step <= step]
         self.last_step = step if step or self.steps_with_samples else -1
 
+    def until(self, step: int) -> "CurveCache":
+        """What it held when the run had made so many steps."""
+        then = CurveCache(self.run_id)
+        then.curves = {name: [point for point in curve if point[0] <= step] for name, curve in self.curves.items()}
+        then.steps_with_samples = [sample_step for sample_step in self.steps_with_samples if sample_step <= step]
+        then.last_step = step
+        return then
+
     def points_since(self, after_step: int, *, full: bool) -> dict[str, list[JsonPoint]]:
         """The points of the charts: all, downsampled, or those after a step."""
         points_by_metric = {}
@@ -262,6 +271,20 @@ class RunFeed:
         reply = self._reply(FeedQuery(), run, runs(self.ctx.db, run.project_id))
         assert "points" in reply
         return reply
+
+    def states_at(self, run: Run, steps: Sequence[int]) -> dict[int, LiveState]:
+        """What the page showed of a run when these steps had ended, but for what the lab did then and answers that came later."""
+        db, view = self.ctx.db, RunView.load(self.ctx.db, run)
+        cache, engine, states = CurveCache(run.id), engine_state(db), {}
+        cache.refresh(db, run.step)
+        for step in steps:
+            events_then = [
+                event for event in view.events if event.applied_step is not None and event.applied_step <= step
+            ]
+            run_then = replace(run, step=step, status=RunStatus.RUNNING if step < run.step else run.status)
+            status = _RunStatus(RunView(run_then, events_then), [], None, engine, None)
+            states[step] = _live_state(status, cache.until(step)) | {"status_text": ""}
+        return states
 
     def _reply(self, query: FeedQuery, run: Run, project_runs: list[Run]) -> FeedReply | UnchangedFeed:
         db, view = self.ctx.db, RunView.load(self.ctx.db, run)

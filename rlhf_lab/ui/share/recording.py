@@ -1,30 +1,41 @@
-"""A run as JSON, for a page of its own: curves, samples, tokens, settings, and pairs that a reader can judge blind."""
+"""A run as JSON: what it showed at each step, to play it again, and for a page of its own also settings and blind pairs."""
 
+import json
 import random
 import time
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from rlhf_lab.common.bundled_assets import ASSETS
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import Run
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.jobs import queue
 from rlhf_lab.store.blind_tests import answers, blind_tests
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
-from rlhf_lab.store.run_metrics import samples_at, token_record_steps
+from rlhf_lab.store.run_metrics import metric_series, samples_at, token_record_steps
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.votes import voters
 from rlhf_lab.ui.compare.blind_results import model_name, pair_texts, test_outcome
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.run_views.run_feed import FeedReply, feed_of
-from rlhf_lab.ui.run_views.run_summary import RunView, StepSamples, current_reward_model_id, samples_at_step
+from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, FeedReply, LiveState, feed_of
+from rlhf_lab.ui.run_views.run_summary import (
+    RunView,
+    StepSamples,
+    current_reward_model_id,
+    encode_points,
+    samples_at_step,
+)
 from rlhf_lab.ui.shared.charts import CURVES
 from rlhf_lab.ui.shared.glossary import definitions
 from rlhf_lab.ui.train.token_view import TokenView, token_view
@@ -32,6 +43,10 @@ from rlhf_lab.ui.train.token_view import TokenView, token_view
 MAX_PAIRS = 20
 MAX_SAMPLE_STEPS = 60
 MAX_TOKEN_STEPS = 12
+MAX_FRAMES = 80
+STEP_TIMES = ("time/rollout", "time/score", "time/update")
+#: A run of the embedded model and the numbers of the screen Learn, written by benchmarks/record_run.py.
+SHIPPED = ASSETS / "recording.json"
 
 
 class SharedPair(TypedDict):
@@ -50,12 +65,8 @@ class SharedSetting(TypedDict):
     about: str
 
 
-class Recording(TypedDict):
-    """recorded_at: seconds since 1970. samples and tokens: by step. accuracy: of the reward model, with its interval.
-
-    labelled_by: empty unless names were asked for. blind_test: what the lab's people preferred in the newest blind test of the
-    run that somebody has answered, or "".
-    """
+class RunRecording(TypedDict):
+    """recorded_at: when the run ended (of a page: when it was made), in seconds since 1970. samples and tokens: by step."""
 
     title: str
     recorded_at: float
@@ -63,9 +74,29 @@ class Recording(TypedDict):
     prompt_set: str
     algorithm: str
     feed: FeedReply
-    curves: list[dict[str, Any]]
     samples: dict[int, StepSamples]
     tokens: dict[int, TokenView]
+
+
+class Frame(LiveState):
+    """What the page showed when a step had ended. seconds: that the steps since the frame before took."""
+
+    seconds: float
+
+
+class Replay(RunRecording):
+    """frames: in order of their steps."""
+
+    frames: list[Frame]
+
+
+class Recording(RunRecording):
+    """accuracy: of the reward model, with its interval. labelled_by: empty unless names were asked for.
+
+    blind_test: what the lab's people preferred in the newest blind test of the run that somebody has answered, or "".
+    """
+
+    curves: list[dict[str, Any]]
     settings: list[SharedSetting]
     accuracy: list[float] | None
     labelled_by: list[str]
@@ -74,28 +105,68 @@ class Recording(TypedDict):
     definitions: dict[str, str]
 
 
-def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
-    """Everything that the page of a run shows. names: whether the people who labelled are named. Raises StoreError if there is no
-    such run."""
+def record_run(ctx: Context, run_id: int) -> RunRecording:
+    """What everybody may see of a run under Train. Raises StoreError if there is no such run."""
     db, run = ctx.db, get_run(ctx.db, run_id)
     project, feed = get_project(db, run.project_id), feed_of(ctx).full_reply(run)
-    feed["static"] = {**feed["static"], "runs": [], "reward_models": []}  # of others, which the page does not show
-    steps = spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
-    samples = {step: samples_at_step(db, run.id, step) for step in steps}
+    feed["static"] = {**feed["static"], "runs": [], "reward_models": []}  # of others
     token_steps = spread_out([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
-    reward_model = reward_model_of(db, current_reward_model_id(RunView.load(db, run)))
-    report = reward_model.report if reward_model else {}
-    accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
     return {
         "title": run.name,
-        "recorded_at": time.time(),
+        "recorded_at": run.updated_at,
         "model": portable_name(project.model),
         "prompt_set": portable_name(project.prompt_set),
         "algorithm": str(run.config.get("algorithm", "")),
         "feed": feed,
-        "curves": [curve._asdict() for curve in CURVES],
-        "samples": samples,
+        "samples": {
+            step: samples_at_step(db, run.id, step) for step in spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
+        },
         "tokens": {step: token_view(db, run.id, step) for step in token_steps},
+    }
+
+
+def record_replay(ctx: Context, run_id: int) -> Replay:
+    """A run as it was step by step. Raises StoreError if there is no such run, ConfigError if it has made no step."""
+    recording, run = record_run(ctx, run_id), get_run(ctx.db, run_id)
+    if not run.step:
+        raise ConfigError(f"Run {run.id} has made no step, so there is nothing to replay.")
+    feed, terms = recording["feed"], [metric for metric, _ in recording["feed"]["static"]["reward_terms"]]
+    for metric, points in metric_series(ctx.db, run_id, terms, max_points=MAX_POINTS).items():
+        feed["points"][metric] = encode_points(points)
+    times = [dict(points) for points in metric_series(ctx.db, run_id, STEP_TIMES, max_points=10**9).values()]
+    frames: list[Frame] = []
+    before = 0
+    for step, state in feed_of(ctx).states_at(run, spread_out(list(range(1, run.step + 1)), MAX_FRAMES)).items():
+        seconds = sum(times_of.get(at, 0.0) for times_of in times for at in range(before + 1, step + 1))
+        frames.append({**state, "seconds": round(seconds, 2)})
+        before = step
+    return {**recording, "frames": frames}
+
+
+@cache
+def shipped() -> dict[str, Any]:
+    """The content of SHIPPED: "replay", "learn", and "about" with date and settings."""
+    content: dict[str, Any] = json.loads(SHIPPED.read_bytes())
+    return content
+
+
+def shipped_replay() -> Replay:
+    return TypeAdapter(Replay).validate_python(shipped()["replay"])
+
+
+def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
+    """Everything that the page of a run shows. names: whether the people who labelled are named. Raises StoreError if there is no
+    such run."""
+    db, run = ctx.db, get_run(ctx.db, run_id)
+    recording = record_run(ctx, run_id)
+    steps = list(recording["samples"])
+    reward_model = reward_model_of(db, current_reward_model_id(RunView.load(db, run)))
+    report = reward_model.report if reward_model else {}
+    accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
+    return {
+        **recording,
+        "recorded_at": time.time(),
+        "curves": [curve._asdict() for curve in CURVES],
         "settings": settings_of(run),
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],

@@ -6,6 +6,7 @@ import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { stepChart } from '../shared/plot.js';
+import { nearest } from '../train/sample_texts.js';
 import { SampleViewer } from '../train/sample_viewer.js';
 import { TokenView } from '../train/token_view.js';
 
@@ -84,7 +85,8 @@ function figure({ metric, title, unit }) {
 }
 
 function texts() {
-  const tokens = new TokenView(async ({ step }) => recording.tokens[nearest(Object.keys(recording.tokens), step)]);
+  const tokenSteps = Object.keys(recording.tokens).map(Number);
+  const tokens = new TokenView(async ({ step }) => recording.tokens[nearest(tokenSteps, step)]);
   const steps = Object.keys(recording.samples).map(Number);
   const samples = new SampleViewer(recording.feed.run.id, async ({ step }) => recording.samples[step], {
     onStep: (step) => tokens.show(recording.feed.run.id, step),
@@ -96,9 +98,6 @@ function texts() {
     ${samples.node} ${hasTokens && tokens.node}
   </section>`;
 }
-
-const nearest = (steps, step) =>
-  steps.map(Number).reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best));
 
 function blindTest() {
   if (!recording.pairs.length) return '';

@@ -67,7 +67,8 @@ export class Curves {
   draw(reply, fixed) {
     const hasSteps = reply.last_step > 0;
     this.none.hidden = hasSteps;
-    this.more.hidden = this.explanation.hidden = !hasSteps;
+    this.explanation.hidden = !hasSteps;
+    this.more.hidden = !fixed.other_metrics.length; // a recording has none
     for (const [metric, chart] of Object.entries(this.charts)) {
       chart.addPoints(reply.points[metric] || [], reply.reset);
       const verdict = reply.verdicts[metric];

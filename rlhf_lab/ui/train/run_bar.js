@@ -7,6 +7,7 @@ import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
 import { LiveSetting } from './live_setting.js';
+import { replayButton } from './replay.js';
 
 /** @typedef {import('../api_types').FeedReply} FeedReply */
 /** @typedef {import('../api_types').StaticState} StaticState */
@@ -48,6 +49,7 @@ export class RunBar {
       class="lab-input picker" aria-label="run" data-do="pick"
       onchange=${(event) => onPick(Number(event.target.value))}
     ></select>`;
+    this.replay = replayButton(() => this.state.run.id, 'Replay');
     this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
     this.brake = html`<p class="lab-notice" role="status" hidden data-do="brake"></p>`;
     this.details = this.buildDetails();
@@ -72,7 +74,7 @@ export class RunBar {
           <span class="muted"><span data-step></span><span role="status" data-asked></span></span>
           <div class="lab-bar" role="progressbar" aria-label="progress of the run" aria-valuemin="0"><i></i></div>
         </span>
-        ${operatorOnly(pause, resume, stop)}
+        ${this.replay} ${operatorOnly(pause, resume, stop)}
       </div>
       ${this.error}${this.brake}
     </div>`;
@@ -124,6 +126,7 @@ export class RunBar {
     pause.hidden = !isActive || run.status === 'paused';
     resume.hidden = run.status === 'done' || (isActive && run.status !== 'paused');
     stop.hidden = !isActive;
+    this.replay.hidden = isActive || !run.step;
     pause.disabled = this.isSending || pending.includes('pause') || pending.includes('stop');
     resume.disabled = this.isSending || pending.includes('resume');
     stop.disabled = this.isSending || pending.includes('stop');

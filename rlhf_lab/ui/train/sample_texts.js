@@ -25,3 +25,7 @@ export function scoreBadge(name, value, base) {
     style: Math.abs(change) < MIN_CHANGE ? '' : change > 0 ? 'good' : 'bad',
   };
 }
+
+/** The step that is nearest to another one; null if there is none. @param {number[]} steps @param {number} to */
+export const nearest = (steps, to) =>
+  steps.reduce((best, step) => (Math.abs(step - to) < Math.abs(best - to) ? step : best), steps[0] ?? null);

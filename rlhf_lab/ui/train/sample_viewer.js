@@ -59,11 +59,6 @@ export class SampleViewer {
 
   // ---- the step
 
-  nearest(x) {
-    const closer = (best, step) => (Math.abs(step - x) < Math.abs(best - x) ? step : best);
-    return this.steps.reduce(closer, this.steps[0] ?? null);
-  }
-
   goTo(step, isLatest = false) {
     if (step === undefined || step === null) return;
     [this.step, this.followsLatest] = [step, isLatest];

@@ -1,6 +1,6 @@
 // @ts-check
 // A live run: its bar (run_bar.js), curves with a verdict each (curves.js), samples (sample_viewer.js) at the step of
-// one slider, and the token view.
+// one slider, and the token view. A recorded run (replay.js) is drawn in the same way.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
 import { formatDuration } from '../shared/format.js';
@@ -8,7 +8,9 @@ import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { getItem, openTab, operatorOnly, setItem, WANTED_RUN } from '../shared/session.js';
 import { Curves } from './curves.js';
+import { closeReplay, currentReplay, REPLAY, ReplayBand, replayButton } from './replay.js';
 import { ACTIVE, RunBar } from './run_bar.js';
+import { nearest } from './sample_texts.js';
 import { SampleViewer } from './sample_viewer.js';
 import { TokenView } from './token_view.js';
 
@@ -27,7 +29,8 @@ class TrainScreen {
     this.data = data;
     this.chosenRun = /** @type {number | null} */ (null); // by a person; null: the newest active run
     this.activity = null; // {text, startedAt}: what happens now, and when it started by this page's clock
-    this.tokenView = new TokenView((query) => api.tokens(query));
+    this.replay = currentReplay(); // on screen
+    this.tokenView = new TokenView((query) => this.source.tokens(query));
     this.wantedToken = /** @type {null | { run: number, step: number, selected: number[] }} */ (null);
     this.pollNow = () => {};
     this.forget();
@@ -36,6 +39,7 @@ class TrainScreen {
   start() {
     this.root.append(html`<div class="lab-card lab-empty">Loading the runs …</div>`);
     window.addEventListener('lab-run', () => this.takeWanted());
+    window.addEventListener(REPLAY, () => this.useReplay());
     onThemeChange(() => this.parts?.curves.restyle());
     const clock = setInterval(() => {
       if (document.body.contains(this.root)) this.drawActivity();
@@ -54,6 +58,21 @@ class TrainScreen {
     this.selectRun(run);
   }
 
+  // What answers the requests: a recording, or the lab.
+  get source() {
+    return this.replay ?? api;
+  }
+
+  // A replay has begun, moved on or ended.
+  useReplay() {
+    const replay = currentReplay();
+    if (replay !== this.replay) {
+      this.forget();
+      this.replay = replay;
+    }
+    this.pollNow();
+  }
+
   // Nothing of a run is known or shown.
   forget() {
     this.parts?.curves.remove();
@@ -67,6 +86,7 @@ class TrainScreen {
   // ---- polling
 
   selectRun(run) {
+    closeReplay();
     this.chosenRun = run;
     this.pollNow();
   }
@@ -78,9 +98,9 @@ class TrainScreen {
   }
 
   async update() {
-    const { chosenRun } = this;
-    const { state, elsewhere } = await api.points({ run: this.requestedRun(), ...this.known });
-    if (chosenRun !== this.chosenRun) {
+    const { chosenRun, source } = this;
+    const { state, elsewhere } = await source.points({ run: this.requestedRun(), ...this.known });
+    if (chosenRun !== this.chosenRun || source !== this.source) {
       setTimeout(this.pollNow, 0); // another run was chosen in the meantime
       return;
     }
@@ -120,7 +140,7 @@ class TrainScreen {
 
   showToken({ run, step, selected }) {
     this.wantedToken = null;
-    this.parts.samples.goTo(this.parts.samples.nearest(step));
+    this.parts.samples.goTo(nearest(this.parts.samples.steps, step));
     this.tokenView.show(run, step, selected);
     this.tokenView.open();
   }
@@ -129,7 +149,7 @@ class TrainScreen {
 
   build() {
     const runId = this.run.id;
-    const samples = new SampleViewer(runId, (query) => api.samples(query), {
+    const samples = new SampleViewer(runId, (query) => this.source.samples(query), {
       onStep: (step) => {
         curves.mark(this.static.events, step);
         this.tokenView.show(runId, step);
@@ -146,19 +166,22 @@ class TrainScreen {
     });
     const curves = new Curves(
       this.data,
-      (metric) => api.metric_points({ run: runId, metric }),
-      (step) => samples.goTo(samples.nearest(step)),
+      (metric) => this.source.metric_points({ run: runId, metric }),
+      (step) => samples.goTo(nearest(samples.steps, step)),
       bar.details,
     );
     const activity = html`<p class="lab-notice" role="status" hidden></p>`;
     this.parts = { bar, curves, samples, activity };
     this.root.dataset.run = runId;
     delete this.root.dataset.elsewhere;
+    const band = this.replay && new ReplayBand(this.replay).node;
+    this.root.classList.toggle('replaying', Boolean(band));
     this.root.replaceChildren(
-      html`${bar.node}${activity}
+      html`${band ?? bar.node}${activity}
         <div class="columns">${samples.node}${curves.node}</div>
         ${this.tokenView.node}`,
     );
+    band?.focus();
   }
 
   drawActivity() {
@@ -181,8 +204,13 @@ class TrainScreen {
     const message = elsewhere.length
       ? 'This project has no run yet.'
       : 'No run yet. The curves and samples of a run appear here while it trains.';
+    this.root.classList.remove('replaying');
     this.root.replaceChildren(
-      html`<div class="lab-card lab-empty">${message}${elsewhere.map((run) => this.runElsewhere(run))}</div>`,
+      html`<div class="lab-card lab-empty">
+        <p>${message}</p>
+        <p class="offer">${replayButton(() => null, 'Watch a recorded run', 'lab-main')}</p>
+        ${elsewhere.map((run) => this.runElsewhere(run))}
+      </div>`,
     );
   }
 
