@@ -174,6 +174,7 @@ export interface ProjectRequests {
 }
 
 export type AdjudicationPayload = { annotator?: string | null; project_created_at?: number | string | null; stop?: boolean };
+export type AnnotatorActivity = { annotator: string; labels: number; repeated: number; same: number; shared: number; agreed: number };
 export type AnnotatorRow = { name: string; votes: number; with_others: ShareRow; with_self: ShareRow; left: ShareRow; ties: ShareRow; seconds: number | null; alpha_without: number | null; time_buckets: Array<TimeBucketRow> };
 export type Answer = { status: JobStatus; is_waiting: boolean; text: string; tokens: number; cut: number | null; turns_left_out: number; note: string; error: string };
 export type AnswersPayload = { annotator?: string | null; jobs: Array<number | string> };
@@ -264,7 +265,6 @@ export type LabelPayload = { annotator?: string | null; project_created_at?: num
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
 export type LabelState = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: PageVisitor; may_edit: boolean; can_undo: boolean; can_redo: boolean; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
 export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: number; sampling?: 'random' | 'teaching' | 'information' | 'uncertainty' | 'diversity'; texts?: 'base' | 'policy'; gold_rate?: number; gold_rule?: 'none' | 'inform' | 'down_weight' | 'pause'; gold_bound?: number; gold_answers?: number; gold_weight?: number; gold_training?: boolean; markdown?: boolean; guideline?: string };
-export type LeaderboardRow = { annotator: string; labels: number; repeats: number; consistent_repeats: number; comparisons: number; agreements: number };
 export type LearnMaterial = { view: TokenView; curves: Curves; differences: Array<number>; distribution: NextTokens; recorded: Array<'run' | 'labels' | 'curves' | 'recording'>; experiment: ExperimentView | null };
 export type LengthPayload = { annotator?: string | null; project: number | string; max_new_tokens: number | string };
 export type LengthRow = { adds_instruction: boolean; max_new_tokens: number; complete: number; texts: number; low: number; high: number; mean_tokens: number; seconds: number };
@@ -294,7 +294,7 @@ export type PairOfTest = { token: string; turns: Array<Record<string, string>>; 
 export type PairToJudge = { token: string; turns: Array<Record<string, string>>; left: string; right: string };
 export type Payload = { annotator?: string | null };
 export type PeopleHere = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: PageVisitor };
-export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<LeaderboardRow>; has_agreement: boolean; rules: LabellingConfig };
+export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<AnnotatorActivity>; has_agreement: boolean; rules: LabellingConfig };
 export type PersonPayload = { annotator?: string | null; name: string; is_expert?: boolean | null; go_on?: boolean };
 export type PredictionStats = { right: number; decided: number; low: number; high: number; chosen_right: number; chosen_decided: number };
 export type PresetQuery = { annotator?: string | null; preset: string; algorithm: string };

@@ -10,13 +10,13 @@ import {
   stateSentences,
 } from '../../rlhf_lab/ui/people/figures.js';
 
-const row = (annotator, labels, same, repeats, agreements = 0, comparisons = 0) => ({
+const row = (annotator, labels, same, repeated, agreed = 0, shared = 0) => ({
   annotator,
   labels,
-  consistent_repeats: same,
-  repeats,
-  agreements,
-  comparisons,
+  same,
+  repeated,
+  agreed,
+  shared,
 });
 const names = (rows) => rows.map((one) => one.annotator);
 

@@ -2,6 +2,7 @@
 next class begins with."""
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -10,7 +11,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.program_names import page_command
-from rlhf_lab.common.records import Role
+from rlhf_lab.common.records import AnnotatorActivity, Role
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
@@ -65,23 +66,12 @@ class ErasePayload(Payload):
     delete_votes: bool = False
 
 
-class LeaderboardRow(TypedDict):
-    """A person: labels, self-consistency on hidden repeats and with others on shared pairs."""
-
-    annotator: str
-    labels: int
-    repeats: int
-    consistent_repeats: int
-    comparisons: int
-    agreements: int
-
-
 class PeopleState(TypedDict):
     """present: the names of those who are connected. has_agreement: whether this visitor may see how often people agree."""
 
     you: PageVisitor
     present: list[str]
-    leaderboard: list[LeaderboardRow]
+    leaderboard: list[AnnotatorActivity]
     has_agreement: bool
     rules: LabellingConfig
 
@@ -142,11 +132,13 @@ def build(ctx: Context) -> None:
 @api.read(Payload)
 def state(ctx: Context, query: Payload) -> PeopleState:
     has_agreement, project_id = sees_comparisons(ctx), ctx.project.id
-    rows = ctx.cache.get(("leaderboard", project_id), LEADERBOARD_S, lambda: leaderboard(ctx))
+    rows = ctx.cache.get(
+        ("leaderboard", project_id), LEADERBOARD_S, lambda: annotator_stats(ctx.db, project_id)[:MAX_ROWS]
+    )
     return {
         "you": {"name": ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS], "role": ctx.visitor().role},
         "present": PRESENCE.names(),
-        "leaderboard": rows if has_agreement else [{**row, "comparisons": 0, "agreements": 0} for row in rows],
+        "leaderboard": rows if has_agreement else [replace(row, shared=0, agreed=0) for row in rows],
         "has_agreement": has_agreement,
         "rules": get_labelling_config(ctx.db, project_id),
     }
@@ -256,16 +248,6 @@ def rule_fields() -> list[dict[str, Any]]:
             "choices": item.choices, "group": item.group,
         }
         for item in fields_of(LabellingConfig)
-    ]  # fmt: skip
-
-
-def leaderboard(ctx: Context) -> list[LeaderboardRow]:
-    return [
-        {
-            "annotator": row.annotator, "labels": row.labels, "repeats": row.repeated, "consistent_repeats": row.same,
-            "comparisons": row.shared, "agreements": row.agreed,
-        }
-        for row in annotator_stats(ctx.db, ctx.project.id)[:MAX_ROWS]
     ]  # fmt: skip
 
 

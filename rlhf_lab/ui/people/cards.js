@@ -9,7 +9,7 @@ import { earlierName, operatorNotice } from '../shared/session.js';
 import { presentText, presentTitle, share, sortedRows } from './figures.js';
 
 /** @typedef {import('../api_types').PeopleState} PeopleState */
-/** @typedef {import('../api_types').LeaderboardRow} LeaderboardRow */
+/** @typedef {import('../api_types').AnnotatorActivity} AnnotatorActivity */
 /** @typedef {import('../api_types').Invitation} Invitation */
 
 const ROLE_TEXTS = {
@@ -68,7 +68,7 @@ export function leaderboard(state, sortKey, sort) {
   </section>`;
 }
 
-/** @param {LeaderboardRow} row @param {string} ownName */
+/** @param {AnnotatorActivity} row @param {string} ownName */
 function leaderboardRow(row, ownName) {
   const isEarlier = row.annotator === earlierName();
   return html`<tr class=${row.annotator === ownName && 'me'} data-name=${row.annotator}>
@@ -77,8 +77,8 @@ function leaderboardRow(row, ownName) {
       ${isEarlier && html`<span class="muted"> (you, before this lab was opened to others)</span>`}
     </th>
     <td>${row.labels}</td>
-    <td>${share(row.consistent_repeats, row.repeats)}</td>
-    <td>${share(row.agreements, row.comparisons)}</td>
+    <td>${share(row.same, row.repeated)}</td>
+    <td>${share(row.agreed, row.shared)}</td>
   </tr>`;
 }
 

@@ -2,19 +2,19 @@
 // Figures of the screen "People".
 import { formatPercent, isVisitor, plural } from '../shared/format.js';
 
-/** @typedef {import('../api_types').LeaderboardRow} LeaderboardRow */
+/** @typedef {import('../api_types').AnnotatorActivity} AnnotatorActivity */
 
 export const share = (count, total) => (total ? `${formatPercent(count / total)} of ${total}` : '–');
 
-/** @type {Record<string, (row: LeaderboardRow) => number[]>} */
+/** @type {Record<string, (row: AnnotatorActivity) => number[]>} */
 const SORT_VALUES = {
   labels: (row) => [row.labels],
-  themselves: (row) => [row.consistent_repeats / row.repeats, row.repeats],
-  others: (row) => [row.agreements / row.comparisons, row.comparisons],
+  themselves: (row) => [row.same / row.repeated, row.repeated],
+  others: (row) => [row.agreed / row.shared, row.shared],
 };
 
 // Highest first; rows without a value come last, and equal values are ordered by their number of pairs.
-/** @param {LeaderboardRow[]} rows @param {string} key of SORT_VALUES */
+/** @param {AnnotatorActivity[]} rows @param {string} key of SORT_VALUES */
 export function sortedRows(rows, key) {
   const values = (row) => SORT_VALUES[key](row).map((value) => (Number.isNaN(value) ? -1 : value));
   const compare = (a, b) => {
@@ -37,7 +37,7 @@ export function presentTitle(present, ownName) {
 }
 
 // The people whose accuracy on gold pairs is shown, experts, and all voters with a name.
-/** @param {import('../api_types').GoldView} gold @param {LeaderboardRow[]} leaderboard */
+/** @param {import('../api_types').GoldView} gold @param {AnnotatorActivity[]} leaderboard */
 export function goldNames(gold, leaderboard) {
   const measured = new Set(gold.people.map((row) => row.annotator));
   const names = new Set([...measured, ...gold.experts, ...leaderboard.map((row) => row.annotator)]);
