@@ -15,6 +15,7 @@ from rlhf_lab.common.enums import EngineState, JobKind, RunStatus, Source
 from rlhf_lab.common.records import EngineStatus, LabelSnapshot, Role
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.mirror_control import MirrorControl
+from rlhf_lab.jobs.mirror_loop import MirrorView
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.scheduler import no_pair_message
 from rlhf_lab.store.database import Database
@@ -151,10 +152,9 @@ def test_a_lab_that_is_saved_to_the_hub_says_how_old_the_copy_is(tmp_path):
         MirrorState("a/b", saved_at=time.time() - 20, problem="The Hub does not answer.").write(tmp_path)
         shown = header.state(Context(tmp_path, db, "secret", on_space=True, mirror=mirror))
     assert shown["warning"] == ""
-    assert shown["mirror"].pop("age_s") == pytest.approx(20, abs=15)
-    assert shown["mirror"] == {
-        "repository": "a/b", "saved_at": shown["mirror"]["saved_at"], "problem": "The Hub does not answer.", "is_late": False,
-    }  # fmt: skip
+    mirror = shown["mirror"]
+    assert mirror.age_s == pytest.approx(20, abs=15)
+    assert mirror == MirrorView("a/b", mirror.saved_at, mirror.age_s, "The Hub does not answer.", is_late=False)
 
 
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
