@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { axisRanges, changeMarkers, lineMode } from '../../rlhf_lab/ui/train/chart_layout.js';
-import { settingText } from '../../rlhf_lab/ui/train/live_setting.js';
 import { scoreBadge, stepText } from '../../rlhf_lab/ui/train/sample_texts.js';
 import {
   fieldProperties,
@@ -14,6 +13,9 @@ import {
   usesPretrainingTexts,
 } from '../../rlhf_lab/ui/train/start_run/texts.js';
 import { background, decimals, equationText, probabilityText, scoreText } from '../../rlhf_lab/ui/train/token_texts.js';
+
+globalThis.matchMedia ??= /** @type {any} */ (() => ({ matches: false }));
+const { settingText } = await import('../../rlhf_lab/ui/train/live_setting.js');
 
 const STYLE = { color: 'orange', size: 10 };
 

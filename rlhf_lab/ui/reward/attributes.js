@@ -1,5 +1,6 @@
 // @ts-check
 // The card "What else the labels prefer": attributes of the texts, such as their length, which the scores may ignore.
+import { actionButton } from '../shared/dom.js';
 import { isOperator } from '../shared/session.js';
 import { formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -55,12 +56,9 @@ function attributeItem(row, isBusy, choose) {
   const { name, label, low, high, is_ignored: isIgnored } = row;
   const isKnown = low !== null && (low > 1 || high < 1);
   const state = isIgnored ? html`<span class="lab-badge good">ignored</span>` : null;
-  const button = html`<button
-    type="button" class="lab-button small" data-do="attribute-${name}" disabled=${isBusy}
-    onclick=${() => choose(name, !isIgnored)}
-  >
-    ${isIgnored ? 'Count it as labelled' : 'Ignore it'}
-  </button>`;
+  const buttonLabel = isIgnored ? 'Count it as labelled' : 'Ignore it';
+  const toggle = () => choose(name, !isIgnored);
+  const button = actionButton(`attribute-${name}`, buttonLabel, toggle, 'small', { disabled: isBusy });
   return html`<li>
     <span class="name"><strong>${label}</strong> ${state}</span>
     <span class=${isKnown ? null : 'muted'}>${effectText(row)}</span>

@@ -1,7 +1,7 @@
 // @ts-check
 // The training of reward models: the bar that starts it, and the card of one in progress.
 import { integerTick } from '../shared/charts.js';
-import { actionButton } from '../shared/dom.js';
+import { actionButton, progressBar, selectField } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorNotice, operatorOnly } from '../shared/session.js';
@@ -47,24 +47,15 @@ export function trainingBar(state, view, act) {
     ['human', `people's labels (${human})`],
     ['simulated', `simulated labels (${simulated})`],
   ];
+  const choose = (event) => act.chooseSource(event.target.value);
   return html`<div class="lab-card">
     ${view.isDemo ? visitorBar(state, nextText, act.trainAsVisitor) : null}
     <div class="lab-row ${view.isDemo ? 'lab-operating' : ''}">
       ${operatorOnly(
-        html`<button
-            type="button" class="lab-button lab-main" data-do="train"
-            disabled=${state.job !== null} onclick=${act.train}
-          >${buttonText(state)}</button>
-          <span class="muted">from</span>
-          <select
-            class="lab-input" aria-label="labels to learn from" data-do="source"
-            onchange=${(event) => act.chooseSource(event.target.value)}
-          >
-            ${sources.map(
-              ([value, name]) => html`<option value=${value} selected=${value === view.source}>${name}</option>`,
-            )}
-          </select>
-          ${state.job && actionButton('cancel', 'Cancel', act.cancel, '')}`,
+        actionButton('train', buttonText(state), act.train, 'lab-main', { disabled: state.job !== null }),
+        html`<span class="muted">from</span>`,
+        selectField('source', 'labels to learn from', choose, sources, view.source),
+        state.job && actionButton('cancel', 'Cancel', act.cancel, ''),
       )}
       <span class="muted lab-grow" data-do="next">${nextText}</span>
       ${!state.job && view.estimate ? html`<p class="muted" data-do="estimate">${view.estimate}</p>` : null}
@@ -78,11 +69,9 @@ export function trainingBar(state, view, act) {
 function visitorBar(state, nextText, trainAsVisitor) {
   const missing = state.labels.visitor_goal - state.labels.human;
   const isEarly = missing > 0 && !state.job;
+  const disabled = missing > 0 || state.job !== null;
   return html`<div class="lab-row lab-visitor">
-    <button
-      type="button" class="lab-button lab-main" data-do="visitor-train"
-      disabled=${state.job !== null || missing > 0} onclick=${trainAsVisitor}
-    >${buttonText(state)}</button>
+    ${actionButton('visitor-train', buttonText(state), trainAsVisitor, 'lab-main', { disabled })}
     <span class="muted lab-grow">
       ${isEarly ? `You can train it yourself after ${plural(missing, 'more label')}. ${nextText}` : nextText}
     </span>
@@ -94,9 +83,7 @@ export function trainingCard(charts, losses) {
   const label = 'loss of the training in progress, by update';
   return html`<div class="lab-card training" data-do="training">
     <div class="lab-row"><h2></h2><span class="muted lab-grow" role="status"></span></div>
-    <div
-      class="lab-bar" role="progressbar" aria-label="training of the reward model" aria-valuemin="0" aria-valuemax="100"
-    ><i></i></div>
+    ${progressBar('training of the reward model', 0)}
     <p class="muted note"></p>
     <p class="muted">${LOSS_HINT}</p>
     ${charts.create('training', label, lossFigure(losses, 'update of this fit', 160, integerTick))}

@@ -1,7 +1,7 @@
 // @ts-check
 // The curves of a run: those that every run has, its reward terms, and metrics that a person adds.
 import { chartConfig, chartTheme, integerTick, sizeObserver } from '../shared/charts.js';
-import { palette } from '../shared/dom.js';
+import { optionList, palette, selectField } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -37,9 +37,7 @@ export class Curves {
     this.details = details;
     this.grid = html`<div class="grid" role="group" aria-label="curves"></div>`;
     this.moreGrid = html`<div class="grid"></div>`;
-    this.moreSelect = html`<select
-      class="lab-input" aria-label="another metric" data-do="more" onchange=${(event) => this.add(event.target.value)}
-    ></select>`;
+    this.moreSelect = selectField('more', 'another metric', (event) => this.add(event.target.value));
     this.none = html`<div class="lab-card lab-empty">The curves start with the first step.</div>`;
     this.explanation = html`<p class="muted">${EXPLANATION}</p>`;
     this.more = html`<div class="more">
@@ -106,10 +104,8 @@ export class Curves {
 
   listMetrics(names) {
     if (this.moreSelect.options.length === names.length + 1) return;
-    this.moreSelect.replaceChildren(
-      html`<option value="">choose a metric …</option>`,
-      ...names.map((name) => html`<option value=${name}>${name}</option>`),
-    );
+    const items = names.map((name) => [name, name]);
+    this.moreSelect.replaceChildren(...optionList([['', 'choose a metric …'], ...items]));
   }
 
   add(metric) {

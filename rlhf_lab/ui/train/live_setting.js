@@ -1,5 +1,6 @@
 // @ts-check
 // A setting that can be changed during a run: its field, Set, and Automatic.
+import { actionButton } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -22,19 +23,15 @@ export class LiveSetting {
         event.target.blur();
       }}
     />`;
-    this.automatic = html`<button
-      type="button" class="lab-button small" data-do="automatic-${name}" aria-label="automatic ${name}"
-      title="Let the run adapt ${name} again." onclick=${() => set('automatic')}
-    >
-      Automatic
-    </button>`;
+    this.automatic = actionButton(`automatic-${name}`, 'Automatic', () => set('automatic'), 'small', {
+      'aria-label': `automatic ${name}`,
+      title: `Let the run adapt ${name} again.`,
+    });
     this.setBy = html`<span class="muted" data-do="set-by-${name}"></span>`;
     this.label = html`<div class="lab-row knobs" role="group" aria-label=${name}>
       <span class="muted">${term(name)}</span>
       ${this.input}
-      <button type="button" class="lab-button small" data-do="set-${name}" aria-label="set ${name}" onclick=${submit}>
-        Set
-      </button>
+      ${actionButton(`set-${name}`, 'Set', submit, 'small', { 'aria-label': `set ${name}` })}
       ${this.automatic}${this.setBy}
     </div>`;
   }

@@ -1,7 +1,7 @@
 // @ts-check
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, optionList, selectField } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -33,10 +33,8 @@ export class RunBar {
       beta: new LiveSetting('beta', (value) => this.send({ action: 'set', setting: 'beta', value })),
       lr: new LiveSetting('lr', (value) => this.send({ action: 'set', setting: 'lr', value })),
     };
-    this.reward = html`<select
-      class="lab-input reward" aria-label="reward model in use" data-do="switch"
-      onchange=${(event) => this.send({ action: 'switch', reward_model: Number(event.target.value) })}
-    ></select>`;
+    const use = ({ target }) => this.send({ action: 'switch', reward_model: Number(target.value) });
+    this.reward = selectField('switch', 'reward model in use', use, [], null, { class: 'lab-input reward' });
     this.rewardRow = html`<div class="lab-row knobs">
       <span class="muted">${term('reward model')}</span>${this.reward}
     </div>`;
@@ -45,10 +43,8 @@ export class RunBar {
       resume: this.button('resume', 'Resume', 'lab-main'),
       stop: this.button('stop', 'Stop', 'danger'),
     };
-    this.picker = html`<select
-      class="lab-input picker" aria-label="run" data-do="pick"
-      onchange=${(event) => onPick(Number(event.target.value))}
-    ></select>`;
+    const pick = ({ target }) => onPick(Number(target.value));
+    this.picker = selectField('pick', 'run', pick, [], null, { class: 'lab-input picker' });
     this.replay = replayButton(() => this.state.run.id, 'Replay');
     this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
     this.brake = html`<p class="lab-notice" role="status" hidden data-do="brake"></p>`;
@@ -57,11 +53,7 @@ export class RunBar {
   }
 
   button(action, label, style = '') {
-    return html`<button
-      type="button" class="lab-button small ${style}" data-do=${action} onclick=${() => this.send({ action })}
-    >
-      ${label}
-    </button>`;
+    return actionButton(action, label, () => this.send({ action }), `small ${style}`);
   }
 
   build() {
@@ -176,9 +168,10 @@ export class RunBar {
   /** @param {StaticState} fixed */
   drawLists(fixed) {
     const { run } = this.state;
-    const option = (id, label) => html`<option value=${id}>${label}</option>`;
-    this.picker.replaceChildren(...fixed.runs.map(([id, name, status]) => option(id, `${id} · ${name} (${status})`)));
-    this.reward.replaceChildren(...fixed.reward_models.map(([id, label]) => option(id, label)));
+    this.picker.replaceChildren(
+      ...optionList(fixed.runs.map(([id, name, status]) => [id, `${id} · ${name} (${status})`])),
+    );
+    this.reward.replaceChildren(...optionList(fixed.reward_models));
     this.rewardRow.hidden = fixed.reward_models.length < 2 || run.reward_model === null;
     this.part('.source').textContent = fixed.label_source;
     for (const { name, label } of Object.values(this.settings)) label.hidden = !fixed.live_settings.includes(name);

@@ -1,7 +1,7 @@
 // @ts-check
 // The token view: tokens of the texts that a step learnt from, coloured by a value, and the equations of the selected
 // token.
-import { promptView } from '../shared/dom.js';
+import { actionButton, promptView, selectField, setOptions } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -30,11 +30,7 @@ export class TokenView {
 
   build() {
     const stepButton = (name, label, sign, offset) =>
-      html`<button
-        type="button" class="lab-button small" data-do=${name} aria-label=${label} onclick=${() => this.move(offset)}
-      >
-        ${sign}
-      </button>`;
+      actionButton(name, sign, () => this.move(offset), 'small', { 'aria-label': label });
     return html`<details class="lab-card microscope" data-do="microscope" ontoggle=${() => this.load()}>
       <summary>
         <h2>Token view</h2>
@@ -48,10 +44,7 @@ export class TokenView {
         ${stepButton('token-on', 'one step on', '▶', 1)}
         <label class="lab-row shade">
           <span class="muted">colour</span>
-          <select
-            class="lab-input" aria-label="colour the tokens by" data-do="token-colour"
-            onchange=${() => this.colorTokens()}
-          ></select>
+          ${selectField('token-colour', 'colour the tokens by', () => this.colorTokens())}
         </label>
         <span class="muted legend"></span>
       </div>
@@ -106,11 +99,8 @@ export class TokenView {
     stepLabel.dataset.tokenStep = view.step;
     node.querySelector('[data-do=token-back]').disabled = view.step <= 1;
     node.querySelector('[data-do=token-on]').disabled = view.step >= view.last_step;
-    const chosen = view.color_scales.find(({ column }) => column === scaleSelect.value) || view.color_scales[0];
-    scaleSelect.replaceChildren(
-      ...view.color_scales.map(({ column, name }) => html`<option value=${column}>${name}</option>`),
-    );
-    scaleSelect.value = chosen.column;
+    const scales = view.color_scales.map(({ column, name }) => [column, name]);
+    setOptions(scaleSelect, scales, scales[0][0]);
     if (!view.rows.length) {
       const reason = view.tokens_per_step
         ? 'No tokens of this step were stored.'

@@ -3,6 +3,7 @@
 // one slider, and the token view. A recorded run (replay.js) is drawn in the same way.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
+import { actionButton } from '../shared/dom.js';
 import { formatDuration } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
@@ -224,14 +225,8 @@ class TrainScreen {
     };
     return html`<p class="lab-row lab-notice" data-elsewhere=${id}>
       <span class="lab-grow">Run ${id} (${name}) of the project "${project}" is ${status}.</span>
-      <button type="button" class="lab-button small" data-do="elsewhere-open" onclick=${() => openTab('Project')}>
-        Open its project …
-      </button>
-      ${operatorOnly(
-        html`<button type="button" class="lab-button small danger" data-do="elsewhere-stop" onclick=${stop}>
-          Stop it
-        </button>`,
-      )}
+      ${actionButton('elsewhere-open', 'Open its project …', () => openTab('Project'))}
+      ${operatorOnly(actionButton('elsewhere-stop', 'Stop it', stop, 'small danger'))}
     </p>`;
   }
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
 import { requests } from '../../shared/api.js';
-import { fillProposed, showNotice } from '../../shared/dom.js';
+import { actionButton, fillProposed, showNotice } from '../../shared/dom.js';
 import { resetText } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
@@ -34,18 +34,12 @@ class DemoRun {
         <h2>Start a run of your own</h2>
         <div class="lab-row fields">
           ${fields.map(label)}
-          <button
-            type="button" class="lab-button lab-main" disabled data-do="demo-start" onclick=${() => this.startRun()}
-          >
-            Start PPO
-          </button>
+          ${actionButton('demo-start', 'Start PPO', () => this.startRun(), 'lab-main', { disabled: true })}
         </div>
         <p class="muted" data-do="demo-estimate"></p>
         <div class="lab-row">
           <p role="status" data-do="demo-status">Loading the queue …</p>
-          <button type="button" class="lab-button danger" data-do="demo-stop" onclick=${() => this.send(api.stop())}>
-            Stop my run
-          </button>
+          ${actionButton('demo-stop', 'Stop my run', () => this.send(api.stop()), 'danger')}
         </div>
         <p class="lab-notice bad" role="alert" hidden data-do="demo-error"></p>
         <p class="muted" data-do="demo-reset">${rules}</p>

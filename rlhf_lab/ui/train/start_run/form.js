@@ -1,6 +1,6 @@
 // @ts-check
 // The elements of the form that starts a run.
-import { actionButton } from '../../shared/dom.js';
+import { actionButton, optionList } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
@@ -48,7 +48,7 @@ export function startForm(state, data, chosen, act) {
           data-do="start-name" value=${chosen.name} oninput=${(event) => act.enter({ name: event.target.value })}
           onkeydown=${(event) => event.key === 'Enter' && act.start()}
         />
-        <button type="button" class="lab-button lab-main" data-do="start" onclick=${act.start}></button>
+        ${actionButton('start', '', act.start, 'lab-main')}
         ${state.run_count ? actionButton('start-close', 'Close', act.close) : null}
         <p class="muted note" data-do="start-note"></p>
       </div>`,
@@ -81,13 +81,10 @@ function choices(state, data, chosen, act) {
 const labelled = (label, control) => html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
 
 function select(action, label, options, chosen, onChoice) {
-  const items = options.map(
-    ([value, text]) => html`<option value=${value} selected=${value === chosen}>${text}</option>`,
-  );
   return labelled(
     label,
     html`<select class="lab-input" data-do=${action} onchange=${(event) => onChoice(event.target.value)}>
-      ${items}
+      ${optionList(options, chosen)}
     </select>`,
   );
 }
