@@ -4,7 +4,6 @@ import { actionButton, deleteConfirmation, nameField, progressBar, sparkline, ta
 import { formatNumber, momentText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly, showRun } from '../shared/session.js';
-import { replayButton } from '../train/replay.js';
 
 /** @typedef {import('../api_types').RunsOverview} RunsOverview */
 /** @typedef {import('../api_types').RunRow} RunRow */
@@ -126,7 +125,6 @@ function actions(run, screen) {
   const title = 'its curves and samples, under Train';
   return html`<div class="lab-row">
     ${button('run-watch', 'Show', () => showRun(run.id), '', { title })}
-    ${!run.is_active && run.step > 0 && replayButton(() => run.id, 'Replay')}
     ${operatorOnly(run.is_resumable && resume, remove)}
   </div>`;
 }
