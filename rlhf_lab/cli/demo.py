@@ -52,6 +52,7 @@ from rlhf_lab.jobs.instant_reward import labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.run_lock import lock_run
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.backbone import Backbone
@@ -242,7 +243,9 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         timer.finish_phase("sample", 0.1, "training the reward model")
         row, manifest = None, {}
         if policy_config.live:
-            manifest = {JUDGE_KEY: {"every": args.label_every, "noise": args.noise}}
+            manifest = {
+                JUDGE_KEY: {"every": args.label_every, "noise": args.noise}, IGNORED_KEY: list(reward_config.ignored),
+            }  # fmt: skip
             while add_missing_features(model_cache, project.id):
                 pass
         else:

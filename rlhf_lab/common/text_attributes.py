@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,16 @@ ATTRIBUTES = {
     ),
     "copied": Attribute("words copied from the prompt", "A tenth more words copied from the prompt", 0.1, copied_share),
 }
+
+
+def ignored_in(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The attributes that a stored config of a reward model ignores."""
+    return tuple(name for name in ATTRIBUTES if config.get(name) == "ignore")
+
+
+def attribute_labels(names: Iterable[str]) -> str:
+    """The named attributes as people call them, such as "length, being cut off"."""
+    return ", ".join(ATTRIBUTES[name].label for name in names)
 
 
 def attribute_values(

@@ -63,6 +63,23 @@ def linear_slopes(values: Float64 | Float32, attributes: Float64) -> Float64:
     return slopes
 
 
+class AttributeRegression:
+    """Removes from features their linear relation to attributes of the texts, as it is over reference texts.
+
+    scaler: of the attributes. slopes: (A, D), of features for each unit of a scaled attribute.
+    """
+
+    def __init__(self, features: Float32, attributes: Float64) -> None:
+        """features (M, D), attributes (M, A): of the reference texts."""
+        self.scaler = AttributeScaler(attributes)
+        self.slopes = linear_slopes(features, self.scaler(attributes))
+
+    def residual(self, features: Float32, scaled: Float64) -> Float32:
+        """(N, D) features less what scaled attributes (N, A) explain; also of differences of texts."""
+        result: Float32 = features - (scaled @ self.slopes).astype(np.float32)
+        return result
+
+
 class AttributeEffects(NamedTuple):
     """log_odds: (A,) change of the log-odds of being preferred for each unit of an attribute. low, high: (A,) bounds of the 95 %
     intervals."""

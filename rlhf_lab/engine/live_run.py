@@ -23,6 +23,7 @@ from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.text_features import add_missing_features, compute_features
 from rlhf_lab.jobs.instant_reward import InstantModel, labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_vote
+from rlhf_lab.jobs.retraining import IGNORED_KEY, chosen_attributes
 from rlhf_lab.judges.builtin import Judge
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.sampling.sampler import sample, uniforms
@@ -73,33 +74,37 @@ class LiveHeads:
         self.model_cache, self.run = model_cache, run
         assert config.kl_budget is not None
         self.full_budget = config.kl_budget
-        self._seen: list[PairLabel] = []
+        self._seen: tuple[list[PairLabel], tuple[str, ...] | None] | None = None
 
-    def newest(self) -> LiveHead | None:
-        """Fit the present labels and store the head; None if they are those of the last head, or say too little.
+    def newest(self) -> tuple[LiveHead, tuple[str, ...]] | None:
+        """Fit the present labels and store the head; also the attributes that its scores ignore, by the present choice for the
+        project's reward models. None if labels and choice are those of the last head, or the labels say too little.
 
         Each fit begins anew, so the weights depend on the labels and their texts alone.
         """
         db, project_id = self.model_cache.db, self.run.project_id
-        if labels_to_learn_from(db, project_id)[1] == self._seen:
+        source, labels = labels_to_learn_from(db, project_id)
+        choice = chosen_attributes(db, project_id, source)
+        if (labels, choice) == self._seen:
             return None
-        model = InstantModel(db, project_id)
+        model = InstantModel(db, project_id, self.run.manifest.get(IGNORED_KEY, ()))
         model.update()
         for _ in range(MAX_FEATURE_BATCHES):
             if not model.figures.waiting or not add_missing_features(self.model_cache, project_id):
                 break
             model.update()
         if not model.figures.waiting:
-            self._seen = model.labels
-        weights, version = model.weights(), newest_version(db, self.run.id)
-        digest = hashlib.sha256(repr([label.vote_id for label in model.labels]).encode()).hexdigest()
+            self._seen = model.labels, choice
+        weights, version, ignored = model.weights(), newest_version(db, self.run.id), model.figures.ignored
+        learnt = [label.vote_id for label in model.labels]
+        digest = hashlib.sha256(repr([learnt, ignored] if ignored else learnt).encode()).hexdigest()
         if weights is None or (version and get_head(db, self.run.id, version).labels_digest == digest):
             return None
         figures = model.figures
         budget = evidence_budget(self.full_budget, figures.right or 0.0, figures.decided)
         head = LiveHead(self.run.id, version + 1, figures.labels, figures.decided, digest, budget, weights)
         add_head(db, head)
-        return head
+        return head, ignored
 
 
 class LivePairs:

@@ -24,6 +24,7 @@ from rlhf_lab.errors import LabelError, LabError
 from rlhf_lab.jobs.instant_reward import InstantModel
 from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.attribute_correction import token_attributes
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample, uniforms
@@ -211,7 +212,8 @@ def _select_teaching_pairs(
     rows = [(backbone.encode_prompt(prompt_of[response.prompt_id]), list(response.token_ids)) for response in responses]
     vectors = feature_vectors(adapters, rows).astype(np.float32)
     vectors[~np.isfinite(vectors).all(axis=1)] = 0.0  # a model whose states overflow half precision
-    scores = instant.scores(vectors)
+    attributes = token_attributes(backbone, *zip(*rows, strict=True), instant.figures.ignored).numpy()
+    scores = instant.scores(vectors, attributes)
     pairs, reasons = [], []
     for i, group in enumerate(groups):
         of_group = slice(TEACHING_RESPONSES * i, TEACHING_RESPONSES * (i + 1))

@@ -43,6 +43,7 @@ from rlhf_lab.engine.run_manifest import (
 )
 from rlhf_lab.engine.text_features import FEATURES
 from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.adapters import Adapters
@@ -451,9 +452,10 @@ class PolicyRun:
             or EventKind.HEAD in {e.kind for e in self.events_to_replay}
         ):
             return
-        head = self._heads.newest()
-        if head is not None:
-            event = add_event(self.model_cache.db, self.run.id, EventKind.HEAD, {"version": head.version})
+        newest = self._heads.newest()
+        if newest is not None:
+            payload = {"version": newest[0].version, IGNORED_KEY: list(newest[1])}
+            event = add_event(self.model_cache.db, self.run.id, EventKind.HEAD, payload)
             mark_event_applied(self.model_cache.db, event.id, step)
             self._apply_event(event)
 
@@ -490,7 +492,8 @@ class PolicyRun:
                 self.trainer.set_scorer(scorer)
             elif event.kind is EventKind.HEAD:
                 head = get_head(self.model_cache.db, self.run.id, int(event.payload["version"]))
-                self.trainer.set_head(head.version, head.labels, head.weights, head.kl_budget)
+                ignored = event.payload.get(IGNORED_KEY, ())
+                self.trainer.set_head(head.version, head.labels, head.weights, head.kl_budget, ignored)
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
                 self.trainer.state.config = self.trainer.state.config.replace(
                     micro_batch=int(event.payload["micro_batch"])

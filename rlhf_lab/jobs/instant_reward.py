@@ -14,11 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlhf_lab.common.chat_format import plain_prompt
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.label_groups import LabelKeys, group_labels
+from rlhf_lab.common.label_groups import LabelKeys, group_labels, label_keys
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.common.stats import cross_validated_interval, hit
+from rlhf_lab.common.text import cut_length
+from rlhf_lab.common.text_attributes import attribute_values
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.attribute_effects import AttributeRegression, attribute_gram, held_out_attribute_scores
 from rlhf_lab.core.preference_fit import (
     DualFit,
     Float32,
@@ -33,17 +37,20 @@ from rlhf_lab.core.preference_fit import (
     score_variance,
 )
 from rlhf_lab.errors import LabError, NotFoundError
+from rlhf_lab.jobs.model_inspection import stop_token_ids
+from rlhf_lab.jobs.retraining import chosen_attributes
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import (
     MAX_INSTANT_LABELS,
     PairLabel,
+    StoredText,
     TextFeatures,
-    label_keys_of_pairs,
     load_features,
     newest_labels,
     oldest_features,
+    texts_of_pairs,
 )
-from rlhf_lab.store.projects import current_project, get_labelling_config, get_pair
+from rlhf_lab.store.projects import current_project, get_labelling_config, get_pair, get_project
 
 log = logging.getLogger("rlhf_lab.instant_reward")
 
@@ -74,7 +81,7 @@ class InstantFigures:
     right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
     half. low, high: 95 % interval of the expected accuracy on new prompts of a head fitted to as many labels
     (`cross_validated_interval`). These three are None if there are fewer than MIN_DECIDED decided labels, or if these are one
-    group: nothing is known of other prompts then.
+    group: nothing is known of other prompts then. ignored: the attributes of texts that the scores ignore.
     """
 
     project_id: int
@@ -85,6 +92,7 @@ class InstantFigures:
     right: float | None = None
     low: float | None = None
     high: float | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,10 +128,15 @@ def labels_to_learn_from(db: Database, project_id: int) -> tuple[Source, list[Pa
 
 
 class InstantModel:
-    """The head of one project, the labels that it learnt from, and the Gram matrix of their pairs."""
+    """The head of one project, the labels that it learnt from, and the Gram matrix of their pairs.
 
-    def __init__(self, db: Database, project_id: int) -> None:
-        self.db, self.project_id = db, project_id
+    It ignores the attributes of texts that were chosen for the project's reward models (`chosen_attributes`), before the first of
+    these `ignored_at_first`. As in the head of a trained one, the features of a text are then those less their regression on
+    these attributes over the reference texts (core/attribute_effects.py).
+    """
+
+    def __init__(self, db: Database, project_id: int, ignored_at_first: Sequence[str] = ()) -> None:
+        self.db, self.project_id, self.ignored_at_first = db, project_id, tuple(ignored_at_first)
         self.figures = InstantFigures(project_id, Source.HUMAN)
         self._stored_labels: list[PairLabel] = []
         self._labels: list[PairLabel] = []  # those with features
@@ -134,19 +147,26 @@ class InstantModel:
         self._weights: Float32 | None = None
         self._pairs = PairGram(0)
         self._keys: dict[int, LabelKeys] = {}  # by pair
+        self._attributes: dict[int, Float64] = {}  # by pair: (A,) scaled, first - second
+        self._ignored: tuple[str, ...] = ()  # the A attributes
         self._scaler: LayerScaler
+        self._regression: AttributeRegression
 
     def update(self) -> None:
         """Learn from the current labels (`labels_to_learn_from`)."""
         source, labels = labels_to_learn_from(self.db, self.project_id)
-        if labels == self._stored_labels and not self.figures.waiting:
+        chosen = chosen_attributes(self.db, self.project_id, source)
+        ignored = self.ignored_at_first if chosen is None else chosen
+        if labels == self._stored_labels and ignored == self._ignored and not self.figures.waiting:
             return
+        if ignored != self._ignored:
+            self._ignored, self._reference = ignored, np.empty((0, 0), np.float32)
         self._stored_labels = labels
         self._update_reference()
         usable = self._add_pairs(labels)
         decided = sum(label.choice in DECIDED for label in usable)
         waiting = sum(label.pair_id not in self._unusable_pairs for label in labels) - len(usable)
-        figures = InstantFigures(self.project_id, source, len(usable), decided, waiting)
+        figures = InstantFigures(self.project_id, source, len(usable), decided, waiting, ignored=ignored)
         if decided < MIN_DECIDED:
             self._labels, self._fit, self._weights = [], None, None
         elif usable != self._labels:
@@ -178,10 +198,10 @@ class InstantModel:
         spread = reference.std()
         if spread < MIN_SPREAD:
             return None
+        vectors = np.stack([texts[side.id].vector for side in (pair.first, pair.second)]).astype(np.float32)
         first, second = (
-            (self._scaler(texts[side.id].vector - self._scaler.mean) @ weights - reference.mean()) / spread
-            for side in (pair.first, pair.second)
-        )
+            self._features_of(vectors, self._pair_attributes([pair])[0]) @ weights - reference.mean()
+        ) / spread
         return Prediction(float(first), float(second))
 
     def can_omit_any_pair(self) -> bool:
@@ -199,8 +219,8 @@ class InstantModel:
         """All labels of the last `update`, oldest first."""
         return self._stored_labels
 
-    def scores(self, vectors: Float32) -> Float32 | None:
-        """(N,) raw scores of unlabelled texts by their features (N, D).
+    def scores(self, vectors: Float32, attributes: Float64) -> Float32 | None:
+        """(N,) raw scores of unlabelled texts by their features (N, D) and the attributes `figures.ignored` (N, A).
 
         None before the head is known to have learned something: while the interval of its accuracy contains 0.5.
         """
@@ -208,10 +228,10 @@ class InstantModel:
             return None
         weights = self._weights_without(None)
         assert weights is not None
-        scores: Float32 = self._scaler(vectors - self._scaler.mean) @ weights
+        scores: Float32 = self._features_of(vectors, attributes) @ weights
         return scores
 
-    def explain(self, vector: Float32) -> "Explanation | None":
+    def explain(self, vector: Float32, text: StoredText) -> "Explanation | None":
         """The score of a text by its features (D,), and the labels behind it.
 
         None if nothing is fitted, the features are of another model, or the labels cancel out.
@@ -223,12 +243,9 @@ class InstantModel:
         spread = float((self._reference @ weights).std())
         if spread < MIN_SPREAD:
             return None
-        features = self._scaler(vector - self._scaler.mean)
-        pair_ids, signs = self._signed(self._labels, np.ones(len(self._labels)))
-        gram, products = (
-            self._pairs.gram(pair_ids, signs),
-            self._pairs.products(pair_ids, signs, features),
-        )
+        features = self._features_of(vector[None], self._attributes_of([text]))[0]
+        gram = self._gram(self._labels)[0]
+        products = self._pairs.products(*self._signed(self._labels, np.ones(len(self._labels))), features)
         influences = label_influences(gram, self._fit, products)
         sd = float(score_variance(gram, self._fit, products, float(features @ features))) ** 0.5
         by_vote = {label.vote_id: float(x) / spread for label, x in zip(self._labels, influences, strict=True)}
@@ -262,17 +279,41 @@ class InstantModel:
         texts = oldest_features(self.db, self.project_id, REFERENCE_TEXTS)
         if len(texts) < max(MIN_REFERENCE_TEXTS, min(2 * count, REFERENCE_TEXTS)):
             return
-        vectors = np.stack([text.vector for text in texts if len(text.vector) == len(texts[0].vector)]).astype(
-            np.float32
-        )
-        self._scaler = LayerScaler(vectors, texts[0].layers)
-        self._reference = self._scaler(vectors - self._scaler.mean)
-        self._pairs, self._keys = PairGram(vectors.shape[1]), {}
+        layers, width = texts[0][1].layers, len(texts[0][1].vector)
+        texts = [text for text in texts if len(text[1].vector) == width]
+        vectors = np.stack([features.vector for _, features in texts]).astype(np.float32)
+        self._scaler = LayerScaler(vectors, layers)
+        attributes = self._attributes_of([text for text, _ in texts])
+        self._regression = AttributeRegression(self._scaler(vectors - self._scaler.mean), attributes)
+        self._reference = self._features_of(vectors, attributes)
+        self._pairs, self._keys, self._attributes = PairGram(width), {}, {}
         self._labels, self._fit, self._weights, self._ridge_chosen_at = [], None, None, 0
         self._unusable_pairs.clear()
 
     def _is_usable(self, text: TextFeatures) -> bool:
         return len(text.vector) == self._reference.shape[1]
+
+    def _features_of(self, vectors: Float32, attributes: Float64) -> Float32:
+        """(N, D) scaled features, less what the ignored attributes (N, A) explain."""
+        scaled = self._scaler(vectors - self._scaler.mean)
+        return self._regression.residual(scaled, self._regression.scaler(attributes))
+
+    def _attributes_of(self, texts: Sequence[StoredText]) -> Float64:
+        """(N, A) values of the ignored attributes."""
+        stop_ids = stop_token_ids(get_project(self.db, self.project_id).model) if self._ignored else ()
+        return attribute_values(
+            [plain_prompt(text.prompt) for text in texts], [text.text for text in texts],
+            [cut_length(text.token_ids, stop_ids) is not None for text in texts], self._ignored,
+        )  # fmt: skip
+
+    def _pair_attributes(self, pairs: Sequence[Pair]) -> Float64:
+        """(N, 2, A) of both texts of N pairs."""
+        sides = [
+            StoredText(pair.prompt.text, side.text, side.token_ids)
+            for pair in pairs
+            for side in (pair.first, pair.second)
+        ]
+        return self._attributes_of(sides).reshape(len(pairs), 2, len(self._ignored))
 
     def _add_pairs(self, labels: Sequence[PairLabel]) -> list[PairLabel]:
         """Add the pairs of new labels to the Gram matrix. Returns the labels whose pairs are in it."""
@@ -296,10 +337,17 @@ class InstantModel:
                 differences = self._scaler(first - second)
                 differ = np.square(differences).sum(1) > MIN_DISTANCE
                 usable = [i for i, is_kept in zip(usable, differ.tolist(), strict=True) if is_kept]
-                self._keys |= label_keys_of_pairs(self.db, usable)
-                self._pairs.add(usable, differences[differ])
+                self._add_texts(texts_of_pairs(self.db, usable), differences[differ])
             self._unusable_pairs |= set(complete) - set(usable)
         return [label for label in labels if label.pair_id in self._pairs.index_by_pair]
+
+    def _add_texts(self, pairs: Sequence[Pair], differences: Float32) -> None:
+        """differences: (N, D) scaled features, first - second."""
+        ids, sides = [pair.id for pair in pairs], self._pair_attributes(pairs)
+        scaled = self._regression.scaler.differences(sides[:, 0] - sides[:, 1])
+        self._attributes |= dict(zip(ids, scaled, strict=True))
+        self._keys |= {pair.id: label_keys(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs}
+        self._pairs.add(ids, self._regression.residual(differences, scaled))
 
     def _learn(self, labels: list[PairLabel]) -> None:
         if self._fit is None or len(labels) <= MAX_QUICK_LABELS or not self._ridge_chosen_at:
@@ -318,13 +366,19 @@ class InstantModel:
             start = np.array([known.get(label.vote_id, 0.0) for label in labels])
         return fit_dual(gram, targets, ridge, start)
 
+    def _gram(self, labels: Sequence[PairLabel]) -> tuple[Float64, Float64]:
+        """(N, N) Gram matrix of chosen - rejected, and their scaled attributes (N, A), which are fitted beside the features."""
+        pair_ids, signs = self._signed(labels, np.ones(len(labels)))
+        attributes = np.array([self._attributes[i] for i in pair_ids]).reshape(len(labels), len(self._ignored))
+        attributes *= signs[:, None]
+        return self._pairs.gram(pair_ids, signs) + attribute_gram(attributes), attributes
+
     def _training_data(self, labels: Sequence[PairLabel]) -> tuple[Float64, PreferenceTargets, list[int]]:
         """Gram matrix of chosen - rejected, targets, and the groups for leave-one-group-out validation (`group_labels`)."""
-        pair_ids, signs = self._signed(labels, np.ones(len(labels)))
         ties = np.array([label.choice not in DECIDED for label in labels])
         margins = np.array([label.strength for label in labels]) * RewardConfig().margin
-        groups = group_labels([self._keys[pair_id] for pair_id in pair_ids])
-        return self._pairs.gram(pair_ids, signs), PreferenceTargets(ties, margins), groups
+        groups = group_labels([self._keys[label.pair_id] for label in labels])
+        return self._gram(labels)[0], PreferenceTargets(ties, margins), groups
 
     @staticmethod
     def _signed(labels: Sequence[PairLabel], coefficients: Float64) -> tuple[list[int], Float64]:
@@ -336,7 +390,10 @@ class InstantModel:
         if self._fit is None:
             return figures
         gram, targets, groups = self._training_data(self._labels)
-        hits = hit(held_out_scores(gram, self._fit, groups))
+        held_out = held_out_scores(gram, self._fit, groups)
+        if self._ignored:
+            held_out = held_out - held_out_attribute_scores(gram, self._fit, self._gram(self._labels)[1], groups)
+        hits = hit(held_out)
         decided = [
             (group, value)
             for group, value, tie in zip(groups, hits.tolist(), targets.ties.tolist(), strict=True)
@@ -406,12 +463,12 @@ class InstantReward:
             return InstantFigures(project_id, Source.HUMAN)
         return model.figures
 
-    def explain(self, project_id: int, vector: Float32) -> Explanation | None:
+    def explain(self, project_id: int, vector: Float32, text: StoredText) -> Explanation | None:
         """`InstantModel.explain` with the present labels of the open project."""
         self.update()
         with self._fit_lock:
             model = self.model
-            return model.explain(vector) if model is not None and model.project_id == project_id else None
+            return model.explain(vector, text) if model is not None and model.project_id == project_id else None
 
     def _is_watched(self) -> bool:
         return time.monotonic() - self._last_request_at < WATCHED_S

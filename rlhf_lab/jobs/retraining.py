@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Job
-from rlhf_lab.common.text_attributes import ATTRIBUTES
+from rlhf_lab.common.text_attributes import ATTRIBUTES, ignored_in
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import queue
@@ -19,6 +19,8 @@ from rlhf_lab.store.votes import label_count, vote_counts, voters
 
 LABELS_PER_RETRAINING = 20  # new labels between two reward models
 LABELS_FOR_FIRST_MODEL = 10  # labels needed for the first one
+#: In the manifest of a live run and in the payload of its heads' events: the attributes of texts that scores ignore.
+IGNORED_KEY = "ignored"
 THEN_RUN = "then_run"  # in the payload of a TRAIN_REWARD job: the run to queue afterwards
 
 
@@ -107,11 +109,28 @@ def submit_training(
 def next_config(
     db: Database, project_id: int, source: Source, settings: Mapping[str, Any] | None = None
 ) -> RewardConfig:
-    """The config of the next reward model: `settings`; it ignores the attributes that the newest one ignores, unless `settings`
-    say otherwise."""
+    """The config of the next reward model: `settings`; it ignores the attributes of `chosen_attributes`, unless `settings` say
+    otherwise."""
+    config = _newest_config(db, project_id, source) or {}
+    return RewardConfig.from_dict({name: config[name] for name in ATTRIBUTES if name in config} | dict(settings or {}))
+
+
+def chosen_attributes(db: Database, project_id: int, source: Source) -> tuple[str, ...] | None:
+    """The attributes of texts that scores from labels of a source ignore; None before the first reward model, with which people
+    choose them."""
+    config = _newest_config(db, project_id, source)
+    return None if config is None else ignored_in(config)
+
+
+def _newest_config(db: Database, project_id: int, source: Source) -> dict[str, Any] | None:
+    """Of the reward model that is being trained on labels of a source, else of the newest one; None without any."""
+    open_jobs = queue.jobs(
+        db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
+    )
+    if open_jobs and open_jobs[0].payload["source"] == source.value:
+        return dict(open_jobs[0].payload["config"])
     newest = newest_listed(db, project_id, source)
-    choices = {} if newest is None else {name: newest.config[name] for name in ATTRIBUTES if name in newest.config}
-    return RewardConfig.from_dict({**choices, **(settings or {})})
+    return None if newest is None else newest.config
 
 
 def training_payload(db: Database, project_id: int, source: Source, config: RewardConfig) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.jobs.retraining import IGNORED_KEY, chosen_attributes
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
 from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
@@ -111,6 +112,11 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
             **({"labels": dataclasses.asdict(labels)} if labels else {}),
             **(labels_with_gold(db, project_id, labels.source) if labels and not reward_model else {}),
             **({TERMS_KEY: term_records(reward_terms)} if reward_terms else {}),
+            **(
+                {IGNORED_KEY: list(chosen_attributes(db, project_id, labels.source) or ())}
+                if config.live and labels
+                else {}
+            ),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
             **({VISITOR_RUN: True} if visitor else {}),
         },

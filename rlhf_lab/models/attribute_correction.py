@@ -5,6 +5,7 @@ over texts of the policy (at first of the base), so the corrected scores of thes
 come from the base's texts: their corrected scores have mean 0 and standard deviation 1.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -55,6 +56,13 @@ class AttributeCorrection:
     def undo(self, corrected: Tensor, attributes: Tensor) -> Tensor:
         """(N,) float64 head scores of corrected ones."""
         return corrected.cpu().double() * self.unit + (attributes - self.mean) @ self.slopes
+
+    def refitted(self, scores: Tensor, attributes: Tensor) -> Self:
+        """With slopes fitted to head scores (M,) of other texts with attributes (M, A); an attribute that hardly varies there
+        keeps its slope."""
+        varies = torch.from_numpy(AttributeScaler(attributes.numpy()).varies)
+        slopes = torch.where(varies, fitted_slopes(scores, attributes), self.slopes)
+        return dataclasses.replace(self, slopes=slopes)
 
     def to_json(self) -> dict[str, Any]:
         return {

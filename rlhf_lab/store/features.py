@@ -5,15 +5,14 @@ The features of a text are stored in half precision, one layer after the other: 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Select, delete, insert, or_, select
 
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.label_groups import LabelKeys, label_keys
-from rlhf_lab.common.records import Completion, Prompt
+from rlhf_lab.common.records import Completion, Pair, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import live_pair_of, load_pairs
@@ -35,6 +34,14 @@ class TextFeatures:
 
     layers: int
     vector: Float16
+
+
+class StoredText(NamedTuple):
+    """A completion. prompt: as it is stored. token_ids: empty for a text that was not sampled."""
+
+    prompt: str
+    text: str
+    token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -83,18 +90,20 @@ def load_features(db: Database, completion_ids: Sequence[int]) -> dict[int, Text
     return found
 
 
-def oldest_features(db: Database, project_id: int, limit: int) -> list[TextFeatures]:
-    """The features of the oldest texts of a project that have usable ones."""
-    f = t.features.c
+def oldest_features(db: Database, project_id: int, limit: int) -> list[tuple[StoredText, TextFeatures]]:
+    """The oldest texts of a project that have usable features."""
+    f, c = t.features.c, t.completions.c
     query = (
-        select(f.layers, f.vector)
+        select(t.prompts.c.text.label("prompt"), c.text, c.token_ids, f.layers, f.vector)
         .join(t.completions, t.completions.c.id == f.completion_id)
         .join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
         .where(t.prompts.c.project_id == project_id, f.version == FEATURE_VERSION, f.vector != b"")
         .order_by(f.completion_id)
         .limit(limit)
     )
-    return [TextFeatures(row.layers, np.frombuffer(row.vector, "<f2")) for row in db.fetch(query)]
+    return [
+        (StoredText(*row[:3]), TextFeatures(row.layers, np.frombuffer(row.vector, "<f2"))) for row in db.fetch(query)
+    ]
 
 
 def newest_labels(db: Database, project_id: int, source: Source, limit: int = MAX_INSTANT_LABELS) -> list[PairLabel]:
@@ -117,11 +126,11 @@ def newest_labels(db: Database, project_id: int, source: Source, limit: int = MA
     ]  # fmt: skip
 
 
-def label_keys_of_pairs(db: Database, pair_ids: Sequence[int]) -> dict[int, LabelKeys]:
-    """What the labels of each pair are grouped by."""
+def texts_of_pairs(db: Database, pair_ids: Sequence[int]) -> list[Pair]:
+    """In the order of pair_ids, all of which exist."""
     with db.read() as conn:
-        pairs = load_pairs(conn, pair_ids)
-    return {pair.id: label_keys(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs}
+        pairs = {pair.id: pair for pair in load_pairs(conn, pair_ids)}
+    return [pairs[i] for i in pair_ids]
 
 
 def _newest_label_ids(db: Database, project_id: int, source: Source, limit: int) -> list[int]:

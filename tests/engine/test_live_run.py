@@ -11,11 +11,14 @@ from support_worker import CONFIG, Lab
 
 from rlhf_lab.common.enums import Choice, EventKind, JobStatus, Opponent, RunStatus, Source
 from rlhf_lab.common.records import Vote
+from rlhf_lab.common.text_attributes import ATTRIBUTES
+from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine import policy_run
 from rlhf_lab.engine.live_run import JUDGE_KEY, WAITING_PAIRS
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
-from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs import retraining, run_control
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.store.features import load_features
 from rlhf_lab.store.live_runs import get_head, live_answers, live_pairs_by_id, newest_version, unanswered_pairs
 from rlhf_lab.store.pair_leases import lease_pair
@@ -36,6 +39,16 @@ def start(lab, **changes):
 
 def vote(lab, pair_id, choice=Choice.FIRST):
     cast_vote(lab.db, Vote(str(uuid.uuid4()), pair_id, "judge:brief", Source.SIMULATED, choice, True))
+
+
+def choose(lab, **choices):
+    """As on Reward model; the training stays in the queue."""
+    retraining.submit_training(lab.db, lab.project.id, Source.SIMULATED, RewardConfig(**choices))
+
+
+def ignored_by_heads(lab, run_id):
+    """(step, attributes) of each head."""
+    return [(e.applied_step, e.payload[IGNORED_KEY]) for e in events(lab.db, run_id) if e.kind is EventKind.HEAD]
 
 
 def test_every_step_scores_with_a_head_of_all_labels_so_far(lab):
@@ -67,11 +80,13 @@ def test_the_newest_head_chooses_the_best_checkpoint_among_all(lab):
     """Two checkpoints with the features (2, 0) and (0, 2): a head that reads the first feature prefers the first."""
     run_id = start(lab)
     live = PolicyRun(lab.worker.model_cache, run_id).trainer.state.live
-    size = live.reference.shape[1]
+    size, first = live.reference.shape[1] - len(ATTRIBUTES), len(ATTRIBUTES)
 
     def texts(*values):
-        features = torch.zeros(4, size)
-        features[:, :2] = torch.tensor(values) + torch.tensor([[0.0, 0.1], [0.1, 0.0], [0.0, 0.0], [0.1, 0.1]])
+        features = torch.zeros(4, first + size)
+        features[:, first : first + 2] = torch.tensor(values) + torch.tensor(
+            [[0.0, 0.1], [0.1, 0.0], [0.0, 0.0], [0.1, 0.1]]
+        )
         return features
 
     live.set_reference(torch.cat([texts(-1.0, 1.0), texts(1.0, -1.0)]))
@@ -119,10 +134,12 @@ def test_people_get_the_newest_pair_of_a_run_that_trains(lab, at):
     assert lease_pair(lab.db, lab.project.id, "Ben").pair.id not in waiting  # the run has ended
 
 
-def test_a_killed_run_repeats_its_steps_with_the_same_heads(lab, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ignored", [[], ["length", "copied"]])
+def test_a_killed_run_repeats_its_steps_with_the_same_heads(lab, tmp_path, monkeypatch, ignored):
     """Killed after step 3, whose rows are stored and whose checkpoint is that of step 2. A label that comes later must not change
     the steps that are repeated."""
     run_id = start(lab, steps=5)
+    choose(lab, **dict.fromkeys(ignored, "ignore"))
     lab.db.close()
     other = Lab(shutil.copytree(lab.folder, tmp_path / "other"))
     lab.db = type(lab.db).open(lab.folder)
@@ -144,7 +161,28 @@ def test_a_killed_run_repeats_its_steps_with_the_same_heads(lab, tmp_path, monke
     PolicyRun(other.worker.model_cache, run_id).execute()
     assert other.curve(run_id) == lab.curve(run_id)
     assert newest_version(other.db, run_id) == newest_version(lab.db, run_id)
+    assert ignored_by_heads(lab, run_id) == [(step, ignored) for step in range(5)]
     other.db.close()
+
+
+def test_a_choice_on_reward_model_counts_from_the_next_step_on(lab, at):
+    """Without a new label; the head is another one."""
+    run_id = create_run(lab.db, lab.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    at(2, lambda: choose(lab, copied="ignore"))
+    assert lab.train(run_id).status is JobStatus.DONE
+    assert ignored_by_heads(lab, run_id) == [(0, []), (3, ["copied"])]
+    first, second = (get_head(lab.db, run_id, version) for version in (1, 2))
+    assert first.labels == second.labels
+    assert np.abs(first.weights - second.weights).max() > 1e-4
+
+
+def test_before_the_first_reward_model_the_choice_is_that_of_the_run(fresh):
+    fresh.label(8)
+    config = LIVE | {"steps": 1}
+    manifest = {IGNORED_KEY: ["length"]}
+    run_id = create_run(fresh.db, fresh.project.id, None, "live", config=config, manifest=manifest, total_steps=1).id
+    assert fresh.train(run_id).status is JobStatus.DONE
+    assert ignored_by_heads(fresh, run_id) == [(0, ["length"])]
 
 
 def test_a_label_after_a_kill_does_not_change_repeated_steps(lab, monkeypatch):
@@ -207,7 +245,10 @@ def test_settings_that_a_live_run_cannot_have():
 def test_a_budget_that_falls_does_not_pull_the_policy_back(lab):
     """At a KL of 2: a budget of 0.5 becomes 2, in which beta does not grow; at a KL of 0.1 it is 0.5."""
     trainer = PolicyRun(lab.worker.model_cache, start(lab)).trainer
-    control, weights = trainer.state.kl_control, np.ones(trainer.state.live.reference.shape[1], np.float32)
+    control, weights = (
+        trainer.state.kl_control,
+        np.ones(trainer.state.live.reference.shape[1] - len(ATTRIBUTES), np.float32),
+    )
     trainer.set_head(1, 6, weights, 3.0)
     for _ in range(20):
         control.update(2.0, 6)

@@ -1,24 +1,32 @@
 """The instant reward model: its labels, its predictions of votes before learning them, and one fit for many votes."""
 
+import math
 import shutil
 import threading
 import uuid
 
 import numpy as np
 import pytest
+import torch
 
-from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.common.enums import Choice, JobKind, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.common.stats import cross_validated_interval
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.jobs import instant_reward
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.preference_fit import PreferenceTargets
+from rlhf_lab.jobs import instant_reward, queue, retraining
 from rlhf_lab.jobs.instant_reward import InstantFigures, InstantModel, InstantReward, Prediction
+from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.store import features, projects
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.features import TextFeatures, add_features
+from rlhf_lab.store.features import StoredText, TextFeatures, add_features
 from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.training.reward.head_init import HeadFitter, PairAttributes
 
 WIDTH = 12  # two layers of six
+TEXT = StoredText("prompt", "text")
+NO_ATTRIBUTES = np.zeros((50, 0))
 
 
 @pytest.fixture
@@ -118,12 +126,12 @@ def test_it_learns_what_people_prefer(db, project, texts):
 def test_a_score_is_explained_by_the_labels_behind_it(db, project, texts, fixed_ridge):
     """Without the label with the greatest influence the score changes by about this influence, in the units of either fit."""
     model, p = InstantModel(db, project.id), texts.pairs(24)
-    assert model.explain(np.ones(WIDTH, np.float32)) is None
+    assert model.explain(np.ones(WIDTH, np.float32), TEXT) is None
     votes = [texts.vote(pair) for pair in p[:20]]
     votes.append(texts.vote(p[20], Choice.TIE))
     model.update()
     vector = texts.vectors[p[22].first.id].astype(np.float32)
-    explained = model.explain(vector)
+    explained = model.explain(vector, TEXT)
     assert set(explained.influences) == {vote.id for vote in votes}
     prediction = model.predict(p[22])
     assert explained.score == pytest.approx(prediction.first, abs=1e-4)
@@ -131,9 +139,9 @@ def test_a_score_is_explained_by_the_labels_behind_it(db, project, texts, fixed_
     strongest = max(votes, key=lambda vote: abs(explained.influences[vote.id]))
     undo(db, strongest)
     model.update()
-    change = explained.score - model.explain(vector).score
+    change = explained.score - model.explain(vector, TEXT).score
     assert np.sign(change) == np.sign(explained.influences[strongest.id])
-    assert model.explain(vector[:5]) is None
+    assert model.explain(vector[:5], TEXT) is None
 
 
 def test_the_page_explains_with_the_newest_labels(db, project, texts):
@@ -142,10 +150,10 @@ def test_the_page_explains_with_the_newest_labels(db, project, texts):
     vector = texts.vectors[p[11].first.id].astype(np.float32)
     for pair in p[:8]:
         texts.vote(pair)
-    assert len(instant.explain(project.id, vector).influences) == 8
+    assert len(instant.explain(project.id, vector, TEXT).influences) == 8
     texts.vote(p[8])
-    assert len(instant.explain(project.id, vector).influences) == 9
-    assert instant.explain(project.id + 1, vector) is None
+    assert len(instant.explain(project.id, vector, TEXT).influences) == 9
+    assert instant.explain(project.id + 1, vector, TEXT) is None
 
 
 def test_texts_get_scores_once_it_is_known_to_have_learned_something(db, project, texts):
@@ -157,15 +165,15 @@ def test_texts_get_scores_once_it_is_known_to_have_learned_something(db, project
         texts.vote(pair)
     model.update()
     assert model.figures.low <= 0.5
-    assert model.scores(vectors) is None
+    assert model.scores(vectors, NO_ATTRIBUTES) is None
     for pair in pairs[6:]:
         texts.vote(pair)
     model.update()
     assert model.figures.low > 0.5
-    scores = model.scores(vectors)
+    scores = model.scores(vectors, NO_ATTRIBUTES)
     assert scores.shape == (50,)
     assert np.corrcoef(scores, vectors[:, 0])[0, 1] > 0.7
-    assert model.scores(vectors[:, :-1]) is None  # features of another model
+    assert model.scores(vectors[:, :-1], NO_ATTRIBUTES) is None  # features of another model
 
 
 def test_votes_of_a_random_person_are_right_half_of_the_time(db, project, texts):
@@ -584,3 +592,97 @@ def test_a_missing_prediction_does_not_tell_a_gold_pair(db, project, texts, monk
         texts.vote(pair)
     service.run_once()
     assert predicted(p[2], p[3], p[4]) == predicted(p[16], p[17], p[18]) == [True, True, False]
+
+
+def texts_of_two_lengths(texts, count=30):
+    """Pairs of a long text and a short one that was cut off. The length is in the features, beside the quality."""
+    stop, other = min(stop_token_ids("embedded")), max(stop_token_ids("embedded")) + 1
+    long, short = (
+        [
+            NewCompletion(texts.prompts[i].id, f"{i} " + "word " * (number + i % 3), (i, end), "base", i)
+            for i in range(count)
+        ]
+        for number, end in ((12, stop), (3, other))
+    )
+    sides = [projects.add_completions(texts.db, rows) for rows in (long, short)]
+    for side, rows in zip((1.5, -1.5), sides, strict=True):
+        vectors = texts.random.normal(size=(count, WIDTH)).astype(np.float16)
+        vectors[:, 1] += side
+        texts.vectors |= {row.id: vector for row, vector in zip(rows, vectors, strict=True)}
+        texts.store(*(row.id for row in rows))
+    ids = [(a.id, b.id, "random") for a, b in zip(*sides, strict=True)]
+    return projects.add_pairs(texts.db, texts.project.id, ids)
+
+
+def spread_of_lengths(model, pairs):
+    """By how much the long texts score higher than the short ones, on average."""
+    predictions = [model.predict(pair) for pair in pairs]
+    return np.mean([prediction.first - prediction.second for prediction in predictions])
+
+
+def choose(db, project, **choices):
+    """As on Reward model: a training with the choice is queued."""
+    for job in queue.jobs(db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD]):
+        queue.cancel(db, job.id)
+    return retraining.submit_training(db, project.id, Source.HUMAN, RewardConfig(**choices))
+
+
+@pytest.mark.parametrize("attribute", ["length", "cut"])
+def test_scores_ignore_a_chosen_attribute_at_once(db, project, texts, attribute):
+    """Nearly all labels prefer the long, complete text. Ignored, the attribute has no linear relation to the scores; a choice
+    that is taken back counts at once, too."""
+    pairs = texts_of_two_lengths(texts)
+    for i, pair in enumerate(pairs[:20]):
+        texts.vote(pair, Choice.FIRST if i % 10 else Choice.SECOND)
+    model = InstantModel(db, project.id)
+    model.update()
+    assert (model.figures.ignored, model.figures.right > 15) == ((), True)
+    assert spread_of_lengths(model, pairs[20:]) > 1.0
+    choose(db, project, **{attribute: "ignore"})
+    model.update()
+    assert model.figures.ignored == (attribute,)
+    assert model.figures.right < 15  # what is left of the scores says little about these labels
+    assert abs(spread_of_lengths(model, pairs)) < 0.3  # those of labelled pairs are by fits without their labels
+    if attribute == "length":  # a text to explain ended by itself
+        sides = [side for pair in pairs for side in (pair.first, pair.second)]
+        explained = [model.explain(texts.vectors[s.id].astype(np.float32), StoredText("", s.text)) for s in sides]
+        lengths = [math.log(1 + len(side.text.strip())) for side in sides]
+        assert np.corrcoef([one.score for one in explained], lengths)[0, 1] == pytest.approx(0.0, abs=1e-3)
+    choose(db, project)
+    model.update()
+    assert model.figures.ignored == ()
+    assert spread_of_lengths(model, pairs[20:]) > 1.0
+
+
+def test_a_head_that_ignores_an_attribute_is_that_of_a_trained_reward_model(db, project, texts, fixed_ridge):
+    """`HeadFitter` with the same features, attributes and labels; weights are compared up to the half precision of the rows."""
+    pairs = texts_of_two_lengths(texts)
+    for pair in pairs[:20]:
+        texts.vote(pair)
+    model = InstantModel(db, project.id, ["length"])  # no reward model says otherwise
+    model.update()
+    chosen = [(p.first, p.second) if texts.better(p) is Choice.FIRST else (p.second, p.first) for p in pairs[:20]]
+
+    def of(sides):
+        vectors = torch.tensor(np.stack([texts.vectors[side.id] for side in sides]).astype(np.float32))
+        return vectors, torch.tensor([[math.log(1 + len(side.text.strip()))] for side in sides], dtype=torch.float64)
+
+    reference = sorted((side for p in pairs for side in (p.first, p.second)), key=lambda side: side.id)
+    (better, better_length), (worse, worse_length) = (of(sides) for sides in zip(*chosen, strict=True))
+    features, lengths = of(reference)
+    fitter = HeadFitter(
+        better - worse, features, 2, PreferenceTargets(np.zeros(20, bool)), list(range(20)), 0.1,
+        PairAttributes(better_length - worse_length, lengths),
+    )  # fmt: skip
+    expected = fitter.fit(range(20), torch.ones(20)).weights.numpy()
+    assert model.weights() == pytest.approx(expected, abs=2e-3 * float(np.abs(expected).max()))
+
+
+def test_the_choice_is_that_of_the_training_and_else_of_the_newest_reward_model(db, project):
+    assert retraining.chosen_attributes(db, project.id, Source.HUMAN) is None
+    job = choose(db, project, length="ignore", copied="ignore")
+    assert retraining.chosen_attributes(db, project.id, Source.HUMAN) == ("length", "copied")
+    assert retraining.chosen_attributes(db, project.id, Source.SIMULATED) is None
+    assert retraining.next_config(db, project.id, Source.HUMAN).ignored == ("length", "copied")
+    queue.cancel(db, job.id)
+    assert retraining.chosen_attributes(db, project.id, Source.HUMAN) is None

@@ -9,16 +9,18 @@ from rlhf_lab.common.enums import BrakeState, Choice, EventKind, Opponent, RunSt
 from rlhf_lab.common.records import NewCompletion, StepResult, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.features import TextFeatures, add_features
 from rlhf_lab.store.live_runs import LivePair, add_live_pairs
 from rlhf_lab.store.projects import add_completions, add_pairs, prompts
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, set_run_status
+from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, set_manifest, set_run_status
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.run_views.brake_view import brake_view
+from rlhf_lab.ui.run_views.run_comparison import run_settings
 from rlhf_lab.ui.run_views.run_feed import FeedQuery, RunFeed
-from rlhf_lab.ui.run_views.run_summary import RunView, change_markers
+from rlhf_lab.ui.run_views.run_summary import RunView, change_markers, ignored_by_heads, label_source_text
 from rlhf_lab.ui.shared.api import Payload
 from rlhf_lab.ui.shared.instant_view import instant_view
 from rlhf_lab.ui.train.start_run import api as start_run
@@ -167,3 +169,20 @@ def test_curves_mark_where_labels_arrived(ctx, run):
     view = RunView.load(ctx.db, run)
     assert change_markers(view) == [{"step": 0, "text": ""}, {"step": 4, "text": ""}]
     assert change_markers(view, only_settings=True) == []
+
+
+def test_curves_and_summary_say_what_scores_ignore(ctx, run):
+    """The choice at the start is no change; heads without a record of it ignore nothing."""
+    set_manifest(ctx.db, run.id, {**run.manifest, IGNORED_KEY: ["length"]})
+    for step, ignored in ((0, ["length"]), (2, ["length", "copied"]), (4, ["length", "copied"]), (6, [])):
+        payload = {"version": step + 1, IGNORED_KEY: ignored}
+        mark_event_applied(ctx.db, add_event(ctx.db, run.id, EventKind.HEAD, payload).id, step)
+    view = RunView.load(ctx.db, get_run(ctx.db, run.id))
+    markers = [(2, "scores ignore length, words copied from the prompt"), (6, "scores ignore nothing")]
+    assert [(one["step"], one["text"]) for one in change_markers(view, only_settings=True)] == markers
+    assert ignored_by_heads(view) == ()
+    two = RunView(view.run, view.events[:2])
+    assert label_source_text(ctx.db, view.run, None, ignored_by_heads(two)) == (
+        "PPO learns from people's labels, while people label; scores ignore length, words copied from the prompt"
+    )
+    assert run_settings(ctx.db, view.run)["scores ignore"] == "length"

@@ -73,7 +73,10 @@ def test_the_instant_reward_model_stands_beside(ctx):
     figures, state = ctx.instant_reward.figures(ctx.project.id), reward.screen_state(ctx)["instant"]
     assert (state["source"], state["decided"]) == ("simulated", figures.decided)
     assert state["accuracy"] == figures.right / figures.decided
-    assert (state["low"], state["high"]) == (round(figures.low, 2), round(figures.high, 2))
+    assert (state["low"], state["high"], state["ignores"]) == (round(figures.low, 2), round(figures.high, 2), "")
+    retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED, RewardConfig(length="ignore", cut="ignore"))
+    ctx.instant_reward.run_once()
+    assert reward.screen_state(ctx)["instant"]["ignores"] == "length, being cut off"
 
 
 def test_each_model_has_its_own_report(ctx):

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.attribute_effects import AttributeScaler
-from rlhf_lab.models.attribute_correction import AttributeCorrection, fitted_slopes, token_attributes
+from rlhf_lab.models.attribute_correction import AttributeCorrection, token_attributes
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
@@ -49,10 +48,7 @@ class AttributeRefit:
     def refit(self) -> None:
         """Fit the slopes to the responses of the window; attributes that hardly vary there keep theirs."""
         if len(self.rows):
-            scores, attributes = self.rows[:, 1], self.rows[:, 2:]
-            varies = torch.from_numpy(AttributeScaler(attributes.numpy()).varies)
-            slopes = torch.where(varies, fitted_slopes(scores, attributes), self.correction.slopes)
-            self.model.correction = dataclasses.replace(self.correction, slopes=slopes)
+            self.model.correction = self.correction.refitted(self.rows[:, 1], self.rows[:, 2:])
 
     def tensors(self) -> dict[str, Tensor]:
         return {ROWS: self.rows.clone(), SLOPES: self.correction.slopes.clone()}

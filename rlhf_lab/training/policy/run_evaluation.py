@@ -28,12 +28,7 @@ def measure_score_unit(state: TrainState, prompt_ids: Sequence[list[int]], score
     prompts = [prompt_ids[i % len(prompt_ids)] for i in range(UNIT_RESPONSES)]
     tokens = _sample_responses(state, prompts, state.policy.reference, "score unit")
     if state.live is not None:
-        model, map_rows = state.live.model, state.distributed.map_rows
-
-        def local_features(rows: slice) -> Tensor:
-            return model.features(prompts[rows], tokens[rows], state.on_progress)
-
-        state.live.set_reference(map_rows(len(prompts), local_features, dim=0))
+        state.live.set_reference(state.live.read(prompts, tokens, state.on_progress))
         return LIVE_UNIT
 
     def local_scores(rows: slice) -> Tensor:
@@ -60,7 +55,7 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
     )
     kl = float(log_ratios.mean())
     if control.accepts(kl) and state.live is not None:
-        state.live.held_out[state.steps_done] = state.live.model.features(prompts, tokens, on_progress)
+        state.live.held_out[state.steps_done] = state.live.read(prompts, tokens, on_progress)
         control.best = state.live.best_checkpoint()
     elif control.accepts(kl):
         control.best = updated_best(control.best, state.steps_done, score, standard_error)

@@ -166,8 +166,11 @@ class PolicyTrainer:
         self.task = dataclasses.replace(self.task, scorer=own)
         self.state.kl_control.score_unit = self.state.kl_control.best = None
 
-    def set_head(self, version: int, labels: int, weights: NDArray[np.float32], kl_budget: float) -> None:
-        """In a live run: score with another head (F,) from the next step on, with another KL budget (nats per response).
+    def set_head(
+        self, version: int, labels: int, weights: NDArray[np.float32], kl_budget: float, ignored: Sequence[str] = ()
+    ) -> None:
+        """In a live run: score with another head (F,) from the next step on, with another KL budget (nats per response), and
+        without the effect of the ignored attributes.
 
         The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`. A budget that falls
         below the KL that was reached becomes that KL: forced back, the policy would lose what it has learned, and beta would
@@ -175,7 +178,7 @@ class PolicyTrainer:
         """
         live, control = self.state.live, self.state.kl_control
         assert live is not None
-        live.set_head(version, labels, weights)
+        live.set_head(version, labels, weights, ignored)
         control.budget = max(kl_budget, min(control.average, control.budget))
         control.best = live.best_checkpoint()
 
@@ -247,6 +250,8 @@ class PolicyTrainer:
         if state.attribute_refit is not None:
             model_scores = scored.terms.get(REWARD_MODEL_LABEL, scored.scores)
             state.attribute_refit.add(state.steps_done + 1, prompts, sampled.tokens, model_scores)
+        if state.live is not None and state.live.ignored:
+            state.live.add_responses(state.steps_done + 1, state.live.read(prompts, sampled.tokens, state.on_progress))
         scores = self.scores_in_unit(scored.scores).float().to(self.backbone.device)
         batch = make_batch(self.backbone, prompts, sampled.tokens)
         return self.train_on_scored(
@@ -336,6 +341,8 @@ class PolicyTrainer:
         is_due = state.steps_done % config.checkpoint_every == 0 or state.steps_done == config.steps
         if is_due and state.attribute_refit is not None:
             state.attribute_refit.refit()
+        if is_due and state.live is not None:
+            state.live.refit()
         if state.kl_control.has_budget and self.eval_prompt_ids and self.task.scorer is not None and is_due:
             return run_evaluation.evaluate_held_out(state, self.eval_prompt_ids, self.scorer)
         return {}

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from rlhf_lab.core.attribute_effects import (
     AttributeEffects,
-    AttributeScaler,
+    AttributeRegression,
     attribute_effects,
     attribute_gram,
     held_out_attribute_scores,
-    linear_slopes,
 )
 from rlhf_lab.core.preference_fit import LayerScaler, PreferenceTargets, choose_ridge, fit_dual, held_out_scores
 
@@ -64,14 +63,14 @@ class HeadFitter:
     ) -> None:  # fmt: skip
         """differences (N, F), reference (M, F) float32: features, in `layers` blocks; ridge: 0 chooses it for each fit."""
         self.scaler = LayerScaler(reference.numpy(), layers)
-        self.differences = torch.from_numpy(self.scaler(differences.numpy()))
+        scaled = self.scaler(differences.numpy())
         self.attributes, self.attribute_sd = np.zeros((len(differences), 0)), np.ones(0)
         if attributes is not None:
-            scaler = AttributeScaler(attributes.reference.numpy())
-            self.attributes = scaler.differences(attributes.differences.numpy())
-            slopes = linear_slopes(self.scaler(reference.numpy()), scaler(attributes.reference.numpy()))
-            self.differences -= torch.from_numpy((self.attributes @ slopes).astype(np.float32))
-            self.attribute_sd = scaler.sd
+            regression = AttributeRegression(self.scaler(reference.numpy()), attributes.reference.numpy())
+            self.attributes = regression.scaler.differences(attributes.differences.numpy())
+            self.attribute_sd = regression.scaler.sd
+            scaled = regression.residual(scaled, self.attributes)
+        self.differences = torch.from_numpy(scaled)
         self.targets, self.groups, self.ridge = targets, groups, ridge
         self.rows = range(0, len(differences), -(-len(differences) // MAX_HEAD_LABELS))
         rows = self.differences[:: self.rows.step]

@@ -88,6 +88,7 @@ export class InstantPanel {
       </strong>
       <span class="scores" title=${title}>
         ${scoreBar(first, prediction.scores[0])}${scoreBar(second, prediction.scores[1])}
+        ${this.figures.ignores && html`<span class="muted" data-do="ignores">ignoring ${this.figures.ignores}</span>`}
       </span>`;
   }
 

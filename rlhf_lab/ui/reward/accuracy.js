@@ -89,7 +89,8 @@ function trainedOnText(model, defaultId) {
 
 const instantText = (instant) =>
   `The instant reward model, which is trained on every vote: ${formatAccuracy(instant)} of ` +
-  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit without its prompt.`;
+  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit without its prompt.` +
+  (instant.ignores && ` It ignores ${instant.ignores}.`);
 
 function overfitWarning(gap) {
   if (gap <= OVERFIT_GAP) return null;

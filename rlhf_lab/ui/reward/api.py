@@ -15,7 +15,7 @@ from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats, Role
-from rlhf_lab.common.text_attributes import ATTRIBUTES
+from rlhf_lab.common.text_attributes import ATTRIBUTES, attribute_labels, ignored_in
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
@@ -23,6 +23,7 @@ from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.quality.queries import request_new_vote, restore_vote
+from rlhf_lab.store.features import StoredText
 from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
 from rlhf_lab.store.reward_models import get_reward_model
@@ -152,6 +153,7 @@ class InstantAccuracy(TypedDict):
     accuracy: float
     low: float | None
     high: float | None
+    ignores: str
 
 
 class RewardState(TypedDict):
@@ -393,19 +395,20 @@ def explanation_view(ctx: Context, job: Job) -> Explanation:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
         return {"is_waiting": False, "failure": job.error or "It was cancelled."}
-    item = job.result["items"][0]
+    item, asked = job.result["items"][0], job.payload["items"][0]
     return {
         "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
-        "instant": instant_explanation(ctx, item.get("features", "")) if ctx.is_operator() else None,
+        "instant": instant_explanation(ctx, item.get("features", ""), StoredText(asked["prompt"], asked["text"]))
+        if ctx.is_operator() else None,
     }  # fmt: skip
 
 
-def instant_explanation(ctx: Context, features: str) -> InstantExplanation | None:
+def instant_explanation(ctx: Context, features: str, text: StoredText) -> InstantExplanation | None:
     """The labels behind the score of a text. features: as in the result of an EXPLAIN job."""
     vector = np.frombuffer(base64.b64decode(features), "<f2").astype(np.float32)
     if not len(vector) or not np.isfinite(vector).all():
         return None
-    explained = ctx.instant_reward.explain(ctx.project.id, vector)
+    explained = ctx.instant_reward.explain(ctx.project.id, vector, text)
     if explained is None:
         return None
     ordered = sorted(explained.influences.items(), key=lambda item: item[1])
@@ -461,7 +464,7 @@ def instant_accuracy(ctx: Context) -> InstantAccuracy | None:
         return None
     return {
         "source": figures.source, "decided": figures.decided, "accuracy": figures.right / figures.decided,
-        "low": rounded_bound(figures.low), "high": rounded_bound(figures.high),
+        "low": rounded_bound(figures.low), "high": rounded_bound(figures.high), "ignores": attribute_labels(figures.ignored),
     }  # fmt: skip
 
 
@@ -505,7 +508,7 @@ def source_text(row: ListedRewardModel) -> str:
     """Whose labels the model was trained on, and which attributes of the texts it ignores."""
     names = ", ".join(sorted({judge_name_of(name) for name in row.annotators}))
     simulated = f"simulated by {names}" if names else "simulated"
-    ignored = ", ".join(attribute.label for name, attribute in ATTRIBUTES.items() if row.config.get(name) == "ignore")
+    ignored = attribute_labels(ignored_in(row.config))
     return ("people" if row.source is Source.HUMAN else simulated) + (f"; ignores {ignored}" if ignored else "")
 
 

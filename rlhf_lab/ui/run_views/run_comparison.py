@@ -10,9 +10,11 @@ from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot, RewardModelRow, Run
 from rlhf_lab.common.text import plain_number
+from rlhf_lab.common.text_attributes import attribute_labels, ignored_in
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import label_count_of
@@ -151,7 +153,11 @@ def _label_settings(run: Run, row: RewardModelRow | None) -> dict[str, str]:
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
     label_source = "simulated" if labels.source is Source.SIMULATED else "people's"
     count = label_count_of(row.report if row else run.manifest, len(labels.vote_ids))
-    return {"labels": f"{count} {label_source}", "labels, digest": labels.digest[:8]}
+    ignored = attribute_labels(ignored_in(row.config) if row else run.manifest.get(IGNORED_KEY, ()))
+    return {
+        "labels": f"{count} {label_source}", "labels, digest": labels.digest[:8],
+        **({"scores ignore": ignored} if ignored else {}),
+    }  # fmt: skip
 
 
 def changes_text(view: RunView) -> str:

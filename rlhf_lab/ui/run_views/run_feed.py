@@ -341,7 +341,7 @@ class RunFeed:
         reward_terms = [(f"objective/reward/{term.label}", term.weight) for term in terms]
         drawn = {*CHART_METRICS, *(metric for metric, _ in reward_terms)}
         return {
-            "label_source": run_summary.label_source_text(db, run, reward_model_id),
+            "label_source": run_summary.label_source_text(db, run, reward_model_id, run_summary.ignored_by_heads(view)),
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
             "reward_terms": reward_terms,

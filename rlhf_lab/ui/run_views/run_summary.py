@@ -13,10 +13,12 @@ from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, LabelSnapshot, Run, RunEvent
 from rlhf_lab.common.text import plain_number
+from rlhf_lab.common.text_attributes import attribute_labels, ignored_in
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.kl_control import KL_BUDGET_TOLERANCE, kl_control_of
 from rlhf_lab.config.policy import AUTOMATIC, LIVE_SETTINGS, PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
@@ -164,9 +166,15 @@ def current_reward_model_id(view: RunView) -> int | None:
     return int(switches[-1].payload["reward_model_id"]) if switches else view.run.reward_model_id
 
 
-def label_source_text(db: Database, run: Run, reward_model_id: int | None = None) -> str:
+def ignored_by_heads(view: RunView) -> tuple[str, ...]:
+    """The attributes of texts that the newest head of a live run ignores, before its first head those chosen at its start."""
+    heads = [event.payload for event in view.events if event.kind is EventKind.HEAD]
+    return tuple((heads[-1] if heads else view.run.manifest).get(IGNORED_KEY, ()))
+
+
+def label_source_text(db: Database, run: Run, reward_model_id: int | None = None, ignored: Sequence[str] = ()) -> str:
     """What the run learns from, according to its first reward model or the one it was switched to; for dpo and sft, the labels
-    stay the same."""
+    stay the same. ignored: `ignored_by_heads`."""
     algorithm, judge = str(run.config["algorithm"]), run.manifest.get("judge")
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
     learns_from_labels = spec_of(algorithm).learns_from == "labels"
@@ -176,6 +184,8 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
         return f"{beginning} {run_control.reward_text(row.id if row else None, terms)}"
     labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
     model_text = f" (reward model {row.id})" if row else ", while people label" if run.config.get("live") else ""
+    ignored_text = attribute_labels(ignored_in(row.config) if row and not learns_from_labels else ignored)
+    model_text += f"; scores ignore {ignored_text}" if ignored_text else ""
     if labels.source is Source.SIMULATED:
         if row is not None and row.id != run.reward_model_id:
             judge = run_control.judge_of_labels(db, labels)
@@ -196,7 +206,10 @@ def reward_model_label(row: ListedRewardModel) -> str:
     else:
         accuracy_text = f"accuracy {100 * low:.0f}–{100 * high:.0f} %"
     source_text = "simulated" if row.source is Source.SIMULATED else "people's"
-    return f"{row.id}: {row.label_count} {source_text} labels, {accuracy_text}"
+    ignored = attribute_labels(ignored_in(row.config))
+    return f"{row.id}: {row.label_count} {source_text} labels, {accuracy_text}" + (
+        f", ignores {ignored}" if ignored else ""
+    )
 
 
 def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
@@ -211,6 +224,7 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
     """
     run, adapted = view.run, adapted_settings(view.run.config)
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
+    current["ignored"] = list(run.manifest.get(IGNORED_KEY, ()))
     markers: list[ChangeMarker] = []
     for index, event in enumerate(view.events):
         if event.applied_step is None or _is_superseded(event, view.events[index + 1 :]):
@@ -225,6 +239,8 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
         elif event.kind is EventKind.SWITCH_REWARD:
             value = event.payload["reward_model_id"]
             text, current["reward"] = f"reward model {current['reward']} → {value}", value
+        elif event.kind is EventKind.HEAD and (value := list(event.payload.get(IGNORED_KEY, ()))) != current["ignored"]:
+            text, current["ignored"] = f"scores ignore {attribute_labels(value) or 'nothing'}", value
         elif only_settings:
             continue
         elif event.kind is EventKind.HEAD:

@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import Choice, Opponent, Source
 from rlhf_lab.common.records import Vote
+from rlhf_lab.common.text_attributes import attribute_labels
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, Prediction
 from rlhf_lab.store.live_runs import live_pairs_by_id
@@ -27,7 +28,7 @@ class InstantFigures(TypedDict):
     """needed: votes that prefer one text, before the model is fitted. waiting: votes whose texts have no features yet. right: how
     many of the `decided` votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt.
     writers: of the left and the right text of the vote, if its pair was one of a live run. offers_live_run: whether this person
-    can start one."""
+    can start one. ignores: the attributes of texts that the scores ignore, "" for none."""
 
     project_created_at: float
     needed: int
@@ -42,6 +43,7 @@ class InstantFigures(TypedDict):
     prediction: ShownPrediction | None
     writers: tuple[str, str] | None
     offers_live_run: bool
+    ignores: str
 
 
 def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures:
@@ -68,6 +70,7 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
         else prediction_view(prediction[0], prediction[1]),
         "writers": None if prediction is None else writers_of(ctx, prediction[0]),
         "offers_live_run": ctx.is_operator() and figures.decided >= MIN_DECIDED and not run_control.active_runs(ctx.db),
+        "ignores": attribute_labels(figures.ignored),
     }
 
 

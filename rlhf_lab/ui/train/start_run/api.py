@@ -11,10 +11,12 @@ from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.common.text import pluralize
+from rlhf_lab.common.text_attributes import attribute_labels
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import LIVE_RUN_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
+from rlhf_lab.jobs.instant_reward import labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.rewards.terms import parse_lines
@@ -70,6 +72,14 @@ LIVE_OPTION: "RewardModelOption" = {
     "note": "The run starts with the labels there are, and learns from every new one while it trains: label in the meantime. "
     "Few labels allow it a small part of the KL budget.",
 }  # fmt: skip
+
+
+def live_option(ctx: Context) -> "RewardModelOption":
+    """LIVE_OPTION, with the attributes of texts that the run's scores will ignore."""
+    source = labels_to_learn_from(ctx.db, ctx.project.id)[0]
+    ignored = attribute_labels(retraining.chosen_attributes(ctx.db, ctx.project.id, source) or ())
+    note = f" Its scores ignore {ignored}, as chosen on Reward model." if ignored else ""
+    return {**LIVE_OPTION, "note": LIVE_OPTION["note"] + note}
 
 
 class PresetQuery(Payload):
@@ -156,7 +166,7 @@ def options(ctx: Context, _: Payload) -> StartOptions:
         "project": project.id,
         "temperature": project.temperature,
         "max_new_tokens": project.max_new_tokens,
-        "models": ([LIVE_OPTION] if can_be_live else [])
+        "models": ([live_option(ctx)] if can_be_live else [])
         + [
             {"id": row.id, "label": run_summary.reward_model_label(row), "note": reward_note(row)}
             for row in run_summary.newest_rows(reward_rows, MAX_MODELS, default.id if default else None)
