@@ -12,7 +12,7 @@ from rlhf_lab.common.records import Project
 from rlhf_lab.config.reward import REFERENCE_SAMPLES
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import indices_that_fit, prompts_that_fit
-from rlhf_lab.engine.text_features import feature_vectors
+from rlhf_lab.engine.text_features import feature_vectors, token_share
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -131,9 +131,11 @@ def explain(
 ) -> dict[str, Any]:
     """Score given texts, and compute what each token contributes to the score.
 
-    payload: reward_model_id, items (list of {"prompt", "text"}). Result: items, each with score, tokens (pieces of the text;
-    the last, empty one stands for EOS), token_scores, whose mean is the score (null if the head reads the last token only), and
-    features, which the instant reward model reads (half precision, base64).
+    payload: reward_model_id, items (list of {"prompt", "text"}, and optionally "first" and "end" of some of its tokens).
+    Result: items, each with score, tokens (pieces of the text; the last, empty one stands for EOS), token_scores, whose mean is
+    the score (null if the head reads the last token only), and features, which the instant reward model reads (half precision,
+    base64): those of the text, or what the tokens contribute to them, with their weight `share` (`token_share`). has_adapter:
+    whether the reward model has a trained adapter, which the instant one does not.
     Raises ModelError if prompt and text do not fit the model's context.
     """
     backbone, adapters = model_cache.load_project(project)
@@ -150,17 +152,23 @@ def explain(
     if not texts:
         return {"items": []}
     scores = scorer.scores(prompts, responses, on_progress).tolist()
-    features = feature_vectors(adapters, list(zip(prompts, responses, strict=True)))
+    rows = list(zip(prompts, responses, strict=True))
+    features = [(vector, 1.0) for vector in feature_vectors(adapters, rows)]
+    for i, item in enumerate(payload["items"]):
+        if "end" in item:
+            features[i] = token_share(adapters, rows[i], slice(int(item["first"]), int(item["end"])))
     return {
+        "has_adapter": scorer.adapter is not None,
         "items": [
             {
                 "score": score,
                 "tokens": token_pieces(backbone, ids, text),
                 "token_scores": token_contributions(scorer, prompt, ids, on_progress),
                 "features": base64.b64encode(vector.astype("<f2").tobytes()).decode(),
+                "share": share,
             }
-            for prompt, ids, text, score, vector in zip(prompts, responses, texts, scores, features, strict=True)
-        ]
+            for (prompt, ids), text, score, (vector, share) in zip(rows, texts, scores, features, strict=True)
+        ],
     }
 
 

@@ -212,7 +212,8 @@ def _select_teaching_pairs(
     rows = [(backbone.encode_prompt(prompt_of[response.prompt_id]), list(response.token_ids)) for response in responses]
     vectors = feature_vectors(adapters, rows).astype(np.float32)
     vectors[~np.isfinite(vectors).all(axis=1)] = 0.0  # a model whose states overflow half precision
-    attributes = token_attributes(backbone, *zip(*rows, strict=True), instant.figures.ignored).numpy()
+    prompt_ids, response_ids = [prompt for prompt, _ in rows], [ids for _, ids in rows]
+    attributes = token_attributes(backbone, prompt_ids, response_ids, instant.figures.ignored).numpy()
     scores = instant.scores(vectors, attributes)
     pairs, reasons = [], []
     for i, group in enumerate(groups):

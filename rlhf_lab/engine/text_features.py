@@ -19,7 +19,7 @@ from rlhf_lab.errors import CorruptStoreError, LabError, LostStoreError
 from rlhf_lab.jobs.model_speed import MAX_MEASUREMENTS, ModelSpeed
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch, map_by_length
-from rlhf_lab.models.features import FeatureSpec, text_features
+from rlhf_lab.models.features import FeatureSpec, text_features, token_states
 from rlhf_lab.store.features import Float16, TextFeatures, add_features, texts_without_features
 from rlhf_lab.store.projects import current_project, get_project
 
@@ -105,6 +105,17 @@ def compute_features(
         completion.id: TextFeatures(backbone.state_count, vector if finite else vector[:0])
         for (_, completion), vector, finite in zip(texts, vectors, is_finite, strict=True)
     }
+
+
+@torch.no_grad()
+def token_share(adapters: Adapters, row: tuple[list[int], list[int]], tokens: slice) -> tuple[Float16, float]:
+    """(layers * H,) what some tokens of a response contribute to its features, and their weight: features are a weighted mean of
+    the hidden states at the tokens, so the contributions of all tokens add up to the features, and their weights to 1."""
+    batch = make_batch(adapters.backbone, [row[0]], [row[1]])
+    with adapters.using(None):
+        states = token_states(adapters.backbone, batch, FEATURES)[0, tokens].float()
+    weights = FEATURES.token_weights(batch.mask)[0, tokens]
+    return (weights[:, None] * states).sum(0).half().cpu().numpy(), float(weights.sum())
 
 
 @torch.no_grad()

@@ -231,8 +231,11 @@ class InstantModel:
         scores: Float32 = self._features_of(vectors, attributes) @ weights
         return scores
 
-    def explain(self, vector: Float32, text: StoredText) -> "Explanation | None":
+    def explain(self, vector: Float32, text: StoredText, share: float = 1.0) -> "Explanation | None":
         """The score of a text by its features (D,), and the labels behind it.
+
+        share: below 1, `vector` is what a part of the text of this weight contributes to its features; score and influences are
+        then this part's, and those of all parts of a text add up to the whole text's.
 
         None if nothing is fitted, the features are of another model, or the labels cancel out.
         """
@@ -243,7 +246,7 @@ class InstantModel:
         spread = float((self._reference @ weights).std())
         if spread < MIN_SPREAD:
             return None
-        features = self._features_of(vector[None], self._attributes_of([text]))[0]
+        features = self._features_of(vector[None], self._attributes_of([text]), share)[0]
         gram = self._gram(self._labels)[0]
         products = self._pairs.products(*self._signed(self._labels, np.ones(len(self._labels))), features)
         influences = label_influences(gram, self._fit, products)
@@ -293,10 +296,11 @@ class InstantModel:
     def _is_usable(self, text: TextFeatures) -> bool:
         return len(text.vector) == self._reference.shape[1]
 
-    def _features_of(self, vectors: Float32, attributes: Float64) -> Float32:
-        """(N, D) scaled features, less what the ignored attributes (N, A) explain."""
-        scaled = self._scaler(vectors - self._scaler.mean)
-        return self._regression.residual(scaled, self._regression.scaler(attributes))
+    def _features_of(self, vectors: Float32, attributes: Float64, share: float = 1.0) -> Float32:
+        """(N, D) scaled features, less what the ignored attributes (N, A) explain. share: as in `explain`; a part takes this
+        share of what is subtracted from the whole text."""
+        scaled = self._scaler(vectors - np.float32(share) * self._scaler.mean)
+        return self._regression.residual(scaled, share * self._regression.scaler(attributes))
 
     def _attributes_of(self, texts: Sequence[StoredText]) -> Float64:
         """(N, A) values of the ignored attributes."""
@@ -463,12 +467,13 @@ class InstantReward:
             return InstantFigures(project_id, Source.HUMAN)
         return model.figures
 
-    def explain(self, project_id: int, vector: Float32, text: StoredText) -> Explanation | None:
+    def explain(self, project_id: int, vector: Float32, text: StoredText, share: float = 1.0) -> Explanation | None:
         """`InstantModel.explain` with the present labels of the open project."""
         self.update()
         with self._fit_lock:
             model = self.model
-            return model.explain(vector, text) if model is not None and model.project_id == project_id else None
+            is_of_project = model is not None and model.project_id == project_id
+            return model.explain(vector, text, share) if model is not None and is_of_project else None
 
     def _is_watched(self) -> bool:
         return time.monotonic() - self._last_request_at < WATCHED_S

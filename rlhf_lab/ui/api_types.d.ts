@@ -35,6 +35,8 @@ export interface RewardRequests {
   train: Action<TrainReward, JobId>;
   visitor_train: Action<TrainAsVisitor, JobId>;
   choose_attribute: Action<ChooseAttribute, JobId>;
+  check: Read<ModelQuery, CheckView>;
+  begin_check: Action<ModelQuery, CheckView>;
   cancel: Action<CancelTraining, null>;
   explain: Action<ExplainText, JobId>;
   take_out_label: Action<TakeOutLabel, null>;
@@ -187,6 +189,7 @@ export type CancelTraining = { annotator?: string | null; job: number | string }
 export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean; examples: Array<string> };
+export type CheckView = { pairs: number; note: string; test: number | null; text: string; is_open: boolean; can_judge: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
 export type ChooseAttribute = { annotator?: string | null; model: number | string; attribute: string; ignore: boolean; last_training?: number | string | null };
 export type ClassRun = { id: number; name: string; status: RunStatus; step: number; total_steps: number };
@@ -223,8 +226,8 @@ export type ErasePayload = { annotator?: string | null; name: string; delete_vot
 export type EstimateQuery = { annotator?: string | null; models?: Array<string>; contestants?: Array<string>; prompts?: number | string; samples: number | string; pairs: number | string; max_new_tokens: number | string; reward_model_id?: number | string | '' };
 export type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text: string; tag: string };
 export type ExperimentView = { name: string; problem: string; step: number; steps: number; curves: Curves | null };
-export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string };
-export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; instant?: InstantExplanation | null };
+export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string; tokens?: [number | string, number | string] | null };
+export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; has_adapter?: boolean; instant?: InstantExplanation | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
 export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'page' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
@@ -249,7 +252,7 @@ export type ImportPayload = { annotator?: string | null; path?: string; name?: s
 export type ImportQuestion = { text: string; columns: Array<string>; answers: Record<string, string> };
 export type ImportRecord = { id: number; project_id: number; name: string; who: string; created_at: number; taken_back_at: number | null; votes: number; votes_left: number; pairs: number; pairs_left: number };
 export type InstantAccuracy = { source: Source; decided: number; accuracy: number; low: number | null; high: number | null; ignores: string };
-export type InstantExplanation = { score: number; low: number; high: number; labels: Array<LabelBehindScore> };
+export type InstantExplanation = { score: number; low: number; high: number; labels: Array<LabelBehindScore>; ignores: string };
 export type InstantFigures = { project_created_at: number; needed: number; labels: number; decided: number; waiting: number; simulated: boolean; right: number | null; low: number | null; high: number | null; pending: boolean; prediction: ShownPrediction | null; writers: [string, string] | null; offers_live_run: boolean; ignores: string };
 export type InstantQuery = { annotator?: string | null; vote_uuid?: string };
 export type Invitation = { code: string; link: string; qr: QrCode | null };
@@ -328,7 +331,7 @@ export type RunSettings = { annotator?: string | null; steps: number | string; r
 export type RunState = { id: number; status: RunStatus; step: number; total_steps: number; reward_model: number | null; set_by_hand: Array<string>; beta: number; lr: number };
 export type RunStatus = 'queued' | 'running' | 'paused' | 'interrupted' | 'done' | 'stopped' | 'failed';
 export type RunsOverview = { project: number; name: string; runs: Array<RunRow>; lab_command: string; unlisted_count: number; reward_models: Array<[number, string]>; labels: Record<string, number>; annotators: Record<string, Array<string>> };
-export type SampleRow = { turns: Array<Record<string, string>>; text: string; score: number | null; gold: number | null; cut: number | null; base_text: string | null; base_score: number | null; base_gold: number | null; base_cut: number | null };
+export type SampleRow = { prompt: string; turns: Array<Record<string, string>>; text: string; score: number | null; gold: number | null; cut: number | null; base_text: string | null; base_score: number | null; base_gold: number | null; base_cut: number | null };
 export type SecretPayload = { annotator?: string | null; secret?: string };
 export type SelfChecks = { max_first_ratio_deviation: number | null; first_step_kl: number | null };
 export type SettingDifference = { name: string; about: string; values: Array<string> };

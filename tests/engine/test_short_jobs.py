@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 from support import tiny_models
 from support_worker import REWARD, Lab
 
@@ -16,11 +17,13 @@ from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.completions import shortened_to_context, token_pieces
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
-from rlhf_lab.engine.text_features import feature_vectors
+from rlhf_lab.engine.text_features import FEATURES, feature_vectors, token_share
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.jobs.time_estimate import WorkCount
+from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.features import token_states
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -45,6 +48,25 @@ def test_explain_returns_scores_and_token_contributions(lab):
     expected = feature_vectors(scorer.adapters, rows)[0]
     stored = np.frombuffer(base64.b64decode(second["features"]), "<f2")
     assert stored == pytest.approx(expected, abs=2e-3)
+
+
+def test_what_words_contribute_to_the_features_adds_up(lab):
+    """The parts of a text, and their weights; a part of one token is its hidden state times 0.9 over the number of tokens."""
+    parts = [{"prompt": "the cat", "text": "sat not good", "first": a, "end": b} for a, b in ((0, 1), (1, 3), (3, 4))]
+    items = [{"prompt": "the cat", "text": "sat not good"}, *parts]
+    done = lab.do(lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=items))
+    vectors = [np.frombuffer(base64.b64decode(item["features"]), "<f2").astype(float) for item in done.result["items"]]
+    assert sum(vectors[1:]) == pytest.approx(vectors[0], abs=4e-3)
+    assert [item["share"] for item in done.result["items"]] == pytest.approx([1.0, 0.225, 0.45, 0.325])
+    scorer = lab.worker.model_cache.reward_model(newest(lab).id, "job reward")
+    assert done.result["has_adapter"] is (scorer.adapter is not None)
+    row = scorer.backbone.encode_prompt("the cat"), [tiny_models.ID["sat"], tiny_models.EOS]
+    batch = make_batch(scorer.backbone, [row[0]], [row[1]])
+    with scorer.adapters.using(None), torch.no_grad():
+        states = token_states(scorer.backbone, batch, FEATURES)[0]
+    vector, share = token_share(scorer.adapters, row, slice(0, 1))
+    assert share == pytest.approx(0.45)
+    assert vector == pytest.approx(0.45 * states[0].numpy(), abs=2e-3)
 
 
 def test_a_last_token_head_has_no_token_contributions(lab):

@@ -13,6 +13,8 @@ const { calibrationText } = await import('../../rlhf_lab/ui/reward/report_cards.
 const { correlationText, effectText } = await import('../../rlhf_lab/ui/reward/attributes.js');
 const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
 const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
+const { wordAt } = await import('../../rlhf_lab/ui/reward/words.js');
+const { hintText } = await import('../../rlhf_lab/ui/reward/labels_behind.js');
 
 const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 } };
 
@@ -70,4 +72,24 @@ test('predicted votes', () => {
     predictionsText({ ...none, right: 30, decided: 40, low: 0.65, high: 0.85 }),
     /ranked 30 correctly .*\(accuracy 75 % \(65–85 %\)\)\.$/,
   );
+});
+
+test('the word of a token has all its pieces', () => {
+  const tokens = ['Un', 'believ', 'able', ',', ' the', ' ', 'Dra', 'gon', ''];
+  const words = tokens.map((_, i) => wordAt(tokens, i));
+  assert.deepEqual(words[1], { name: 'Unbelievable,', tokens: [0, 4] });
+  assert.deepEqual([words[0], words[3]], [words[1], words[1]]);
+  assert.deepEqual(words[4], { name: 'the', tokens: [4, 5] });
+  assert.deepEqual(words[7], { name: 'Dragon', tokens: [6, 8] });
+  assert.deepEqual(words[8], { name: 'the end, which has read the whole text', tokens: [8, 9] });
+});
+
+test('an explanation says what it is of', () => {
+  const whole = { word: '', hasAdapter: false, showText: () => {} };
+  assert.match(hintText(whole, ''), /adds to the score\.$/);
+  assert.match(
+    hintText({ ...whole, word: 'sun' }, 'length'),
+    /exactly the sum of what the words add.*ignores length\.$/,
+  );
+  assert.match(hintText({ ...whole, hasAdapter: true }, ''), /only a head without the adapter\.$/);
 });

@@ -144,6 +144,22 @@ def test_a_score_is_explained_by_the_labels_behind_it(db, project, texts, fixed_
     assert model.explain(vector[:5], TEXT) is None
 
 
+@pytest.mark.parametrize("ignored", [(), ("length",)])
+def test_what_the_parts_of_a_text_add_is_its_score(db, project, texts, fixed_ridge, ignored):
+    """So are their labels' influences. The first part has three quarters of the weight."""
+    model, p = InstantModel(db, project.id, ignored), texts.pairs(24)
+    for pair in p[:20]:
+        texts.vote(pair)
+    model.update()
+    vector, part = texts.vectors[p[22].first.id].astype(np.float32), np.linspace(-1, 1, WIDTH, dtype=np.float32)
+    whole = model.explain(vector, TEXT)
+    first, second = model.explain(part, TEXT, 0.75), model.explain(vector - part, TEXT, 0.25)
+    assert first.score + second.score == pytest.approx(whole.score, abs=1e-4)
+    assert abs(first.score - second.score) > 0.01
+    for vote, influence in whole.influences.items():
+        assert first.influences[vote] + second.influences[vote] == pytest.approx(influence, abs=1e-4)
+
+
 def test_the_page_explains_with_the_newest_labels(db, project, texts):
     """Without the thread, and only texts of the open project."""
     instant, p = InstantReward(db), texts.pairs(12)

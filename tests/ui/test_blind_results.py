@@ -10,7 +10,10 @@ from rlhf_lab.ui.compare.blind_results import (
     ChoiceCounts,
     choice_by_reward,
     group_preference_sentence,
+    is_check,
     left_out_note,
+    meaning_for_training,
+    meaning_of_answers,
     preference_sentence,
     preferred_share,
 )
@@ -83,3 +86,37 @@ def test_several_people_have_an_interval_over_pairs():
 )
 def test_the_higher_score_is_the_reward_models_choice(scores, choice):
     assert choice_by_reward(BlindPair("p", "a", "b", scores)) is choice
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "beginning", "advice"),
+    [
+        (11, 1, "People prefer what this reward model prefers", "PPO can follow it"),
+        (1, 11, "People do not prefer", "Label more pairs"),
+        (52, 48, "People do not prefer", "Label more pairs"),  # 62 % at most
+        (8, 4, "There are too few answers", "So far they do: start PPO"),
+        (6, 6, "There are too few answers", "So far they do not: label more pairs"),
+        (0, 0, "There are too few answers", "So far they do not: label more pairs"),
+    ],
+)
+def test_a_check_says_what_its_answers_mean_for_ppo(wins, losses, beginning, advice):
+    """By the Wilson interval of the share: 65 to 99 %, 1 to 35 %, 42 to 62 %, 39 to 86 %, 25 to 75 %, and none."""
+    choices = [Choice.FIRST] * wins + [Choice.SECOND] * losses + [Choice.TIE]
+    if wins == 52:
+        assert meaning_for_training(ChoiceCounts(52, 48, 0), (0.42, 0.60)).startswith(beginning)
+        return
+    sentence = meaning_of_answers(range(len(choices)), [dict(enumerate(choices))])
+    assert sentence.startswith(beginning)
+    assert advice in sentence
+
+
+def test_answers_of_several_people_to_one_pair_count_as_one():
+    """Five people agree on two pairs: too few pairs for an interval, although there are ten answers."""
+    answers = [{0: Choice.FIRST, 1: Choice.FIRST}] * 5
+    assert meaning_of_answers(range(2), answers).startswith("There are too few answers")
+
+
+def test_a_check_is_the_best_of_several_texts_of_the_base_against_the_base():
+    best, base, run = {"checkpoint": "base", "best_of": 4}, {"checkpoint": "base"}, {"checkpoint": "run/1/40"}
+    tests = [[best, base], [base, best], [base, run], [best, run], [best, best]]
+    assert [is_check(payloads) for payloads in tests] == [True, False, False, False, False]

@@ -359,6 +359,26 @@ def test_too_few_labels_submit_no_training(ctx):
         parse_payload(reward.TrainReward, {"source": "aliens", "settings": {}})
 
 
+def test_words_of_a_text_are_explained(ctx, calls):
+    row, screen = add(ctx), calls(reward, ctx)
+    query = {"model": row.id, "prompt": "p", "text": "a text", "annotator": "ann"}
+    job = queue.get_job(ctx.db, screen.explain(query | {"tokens": [1, 3]})["job"])
+    assert job.payload["items"] == [{"prompt": "p", "text": "a text", "first": 1, "end": 3}]
+    for tokens in ([-1, 2], [2, 2], [3, 1]):
+        assert "no such words" in screen.explain(query | {"tokens": tokens})["error"]
+
+
+def test_an_explanation_says_whether_there_is_an_adapter(ctx, explained):
+    """Old jobs do not say it. What a part of a text adds is less than its score would be alone."""
+    job = explained(encoded(0.5, -1.0, 2.0, 0.25))
+    whole = reward.explanation_view(ctx, job)
+    assert whole["has_adapter"] is False
+    job.result["has_adapter"], job.result["items"][0]["share"] = True, 0.25
+    part = reward.explanation_view(ctx, job)
+    assert part["has_adapter"] is True
+    assert part["instant"]["score"] != whole["instant"]["score"]
+
+
 def test_an_explanation_is_a_job_of_the_engine(ctx):
     row = add(ctx)
     job = explain(ctx, row.id, "a prompt", "a text")
@@ -367,7 +387,9 @@ def test_an_explanation_is_a_job_of_the_engine(ctx):
     queue.claim(ctx.db, [JobKind.EXPLAIN], engine)
     item = {"score": 0.5, "tokens": ["a", ""], "token_scores": [1.0, 0.0]}
     queue.finish(ctx.db, job.id, {"items": [item]})
-    assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id)) == {"is_waiting": False, **item, "instant": None}
+    assert reward.explanation_view(ctx, queue.get_job(ctx.db, job.id)) == {
+        "is_waiting": False, **item, "has_adapter": False, "instant": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\u200b", "x" * 5000], ids=["empty", "blank", "invisible", "long"])

@@ -2,7 +2,7 @@
 the reward model's choices."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict
@@ -119,6 +119,30 @@ def model_name(payload: dict[str, Any]) -> str:
     )
 
 
+def is_check(payloads: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a test, by the payloads of its jobs, compares the best of several texts by a reward model with the base's."""
+    is_base = all(payload["checkpoint"] == "base" for payload in payloads)
+    return is_base and [bool(payload.get("best_of")) for payload in payloads] == [True, False]
+
+
+def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | None) -> str:
+    """What the answers to a check say about a training by its reward model. interval: of the share for the best of n."""
+    low, high = interval or (0.0, 1.0)
+    if low > 0.5:
+        return "People prefer what this reward model prefers, so PPO can follow it."
+    if high - 0.5 <= SMALL_DIFFERENCE:
+        return (
+            "People do not prefer what this reward model prefers, so PPO would not lead to what they want. Label more "
+            "pairs, then check the next reward model."
+        )
+    leans = counts.first > counts.second
+    advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
+    return (
+        "There are too few answers to say whether people prefer what this reward model prefers; even one that is always "
+        f"right wins only about four pairs in five. So far they {'do' if leans else 'do not'}: {advice}."
+    )
+
+
 def test_outcome(
     pairs: dict[int, BlindPair],
     answers: dict[str, dict[int, Choice]],
@@ -166,6 +190,16 @@ def test_outcome(
         for position in sorted(own_answers)
     ]
     return {"figure": preferred_share(all_answers, names), "sentences": sentences, "rows": rows}
+
+
+def meaning_of_answers(pairs: Iterable[int], all_answers: Collection[Mapping[int, Choice]]) -> str:
+    """`meaning_for_training` of the answers of everybody."""
+    per_pair = [count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs]
+    counts = ChoiceCounts(*(sum(numbers) for numbers in zip(*per_pair, strict=True)))
+    decided = [(one.first, one.first + one.second) for one in per_pair]
+    if all(trials <= 1 for _, trials in decided):
+        return meaning_for_training(counts, wilson_interval(counts.first, counts.first + counts.second))
+    return meaning_for_training(counts, clustered_interval(decided))
 
 
 def preferred_share(all_answers: list[dict[int, Choice]], names: list[str]) -> tuple[str, str] | None:

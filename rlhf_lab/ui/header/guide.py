@@ -21,7 +21,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import vote_counts
-from rlhf_lab.ui.compare.blind_results import BlindPair, pair_texts
+from rlhf_lab.ui.compare.blind_results import BlindPair, is_check, pair_texts
 from rlhf_lab.ui.compare.blind_test.api import find_test, remaining_positions, test_jobs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.generation_requests import column_view
@@ -67,9 +67,11 @@ class NextAction:
 
 @dataclass(frozen=True)
 class BlindTestProgress:
-    """The newest blind test. pairs: None until its texts are written. has_ended: nobody can judge it any more."""
+    """The newest blind test. pairs: None until its texts are written. has_ended: nobody can judge it any more. is_check: it is of
+    a reward model, not of a run."""
 
     created_at: float
+    is_check: bool
     pairs: Mapping[int, BlindPair] | None
     answers: Mapping[str, Mapping[int, Choice]]
     has_ended: bool
@@ -104,7 +106,7 @@ def progress_of(ctx: Context) -> ProjectProgress:
     project_runs = tuple(runs(db, project.id))
     trained = [run for run in project_runs if run.step > 0]
     test = _newest_test(ctx)
-    if test and trained and test.created_at < trained[0].created_at:
+    if test and trained and (test.is_check or test.created_at < trained[0].created_at):
         test = None
     return ProjectProgress(
         labels=labels,
@@ -145,7 +147,9 @@ def _newest_test(ctx: Context) -> BlindTestProgress | None:
     if any("error" in column_view(job) for job in jobs):
         return None
     has_ended = bool(jobs[0].payload.get(ENDED_KEY))
-    return BlindTestProgress(test.created_at, pair_texts(*jobs), answers(ctx.db, test.id), has_ended)
+    return BlindTestProgress(
+        test.created_at, is_check([job.payload for job in jobs]), pair_texts(*jobs), answers(ctx.db, test.id), has_ended
+    )
 
 
 def guide_view(
@@ -156,7 +160,7 @@ def guide_view(
     has_all_steps = role is Role.OPERATOR or (is_demo and role is Role.LABELLER)
     remaining = progress.test.remaining(annotator) if progress.test else 0
     if has_all_steps:
-        action = _training_action(progress)
+        action = _training_action(progress, remaining)
         if action is None and role is Role.OPERATOR:
             action = _comparison_action(progress, remaining)
         action = action or (_judging(remaining) if remaining else _labelling(progress))
@@ -206,8 +210,8 @@ def _watching(project_runs: tuple[Run, ...]) -> NextAction | None:
     return NextAction(Step.TRAIN, note, "Watch the run", "Watch the curves, and how the samples change.")
 
 
-def _training_action(progress: ProjectProgress) -> NextAction | None:
-    """What leads to a run; None if there is one to compare."""
+def _training_action(progress: ProjectProgress, remaining: int) -> NextAction | None:
+    """What leads to a run; None if there is one to compare. remaining: pairs of a check of the reward model."""
     if watching := _watching(progress.runs):
         return watching
     has_run = any(run.step > 0 for run in progress.runs)
@@ -216,7 +220,12 @@ def _training_action(progress: ProjectProgress) -> NextAction | None:
     if progress.runs and progress.runs[0].status is RunStatus.FAILED:
         note = f"run {progress.runs[0].id} failed"
         return NextAction(Step.TRAIN, note, "Look at the run", "The line above its curves says why it failed.")
-    return None if has_run else NextAction(Step.TRAIN, "no run yet", "Start a run", "Press Start PPO.")
+    if has_run:
+        return None
+    if remaining:
+        return _judging(remaining)
+    hint = "Press Start PPO. A check of one minute, on Reward model, says first whether people prefer what it prefers."
+    return NextAction(Step.TRAIN, "no run yet", "Start a run", hint if progress.test is None else "Press Start PPO.")
 
 
 def _reward_model_action(progress: ProjectProgress) -> NextAction:

@@ -31,6 +31,7 @@ from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
+from rlhf_lab.ui.reward.check import CheckView, check_view, start_check
 from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
 from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
@@ -76,9 +77,13 @@ class TrainAsVisitor(Payload):
 
 
 class ExplainText(Payload):
+    """tokens: the first of some tokens of the text and the end, to explain what they add to the score; None for the whole
+    text."""
+
     model: int
     prompt: LongText = ""
     text: LongText = ""
+    tokens: tuple[int, int] | None = None
 
 
 class ChooseAttribute(Payload):
@@ -241,17 +246,19 @@ class LabelBehindScore(TypedDict):
 
 class InstantExplanation(TypedDict):
     """A text's score by the head that is fitted after every vote, with its 95 % interval, and the labels that raise and lower it
-    most."""
+    most; for some tokens of a text, what they add to the score. ignores: the attributes of texts that scores ignore."""
 
     score: float
     low: float
     high: float
     labels: list[LabelBehindScore]
+    ignores: str
 
 
 class Explanation(TypedDict, total=False):
     """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one.
-    instant: None for others than the operator, since it shows how labels were given, and before the head has learnt anything."""
+    has_adapter: whether the reward model has a trained adapter, which `instant` does not explain. instant: None for others than
+    the operator, since it shows how labels were given, and before the head has learnt anything."""
 
     is_waiting: Required[bool]
     running: bool
@@ -259,6 +266,7 @@ class Explanation(TypedDict, total=False):
     score: float
     tokens: list[str]
     token_scores: list[float] | None
+    has_adapter: bool
     instant: InstantExplanation | None
 
 
@@ -334,6 +342,17 @@ def choose_attribute(ctx: Context, payload: ChooseAttribute) -> JobId:
     return {"job": start_training(ctx, row.source, config, payload.last_training).id}
 
 
+@api.read(ModelQuery)
+def check(ctx: Context, query: ModelQuery) -> CheckView:
+    return check_view(ctx, query.model, ctx.annotator_or_empty(query.annotator))
+
+
+@api.action(ModelQuery, role=Role.OPERATOR)
+def begin_check(ctx: Context, payload: ModelQuery) -> CheckView:
+    start_check(ctx, payload.model)
+    return check_view(ctx, payload.model, ctx.require_annotator(payload.annotator))
+
+
 @api.action(CancelTraining, role=Role.OPERATOR)
 def cancel(ctx: Context, payload: CancelTraining) -> None:
     retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
@@ -376,7 +395,12 @@ def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Jo
     if is_blank(request.text[: MAX_TEXT_CHARS + 1]) or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
         raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
     get_reward_model(ctx.db, request.model)
-    items = [{"prompt": request.prompt, "text": request.text}]
+    items: list[dict[str, Any]] = [{"prompt": request.prompt, "text": request.text}]
+    if request.tokens is not None:
+        first, end = request.tokens
+        if not 0 <= first < end:
+            raise LabError("There are no such words in the text. Press Show words, and choose a word.")
+        items[0] |= {"first": first, "end": end}
     job_payload = {"reward_model_id": request.model, "items": items, REQUESTER_KEY: annotator}
     return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
 
@@ -396,19 +420,21 @@ def explanation_view(ctx: Context, job: Job) -> Explanation:
     if job.status is not JobStatus.DONE or not job.result:
         return {"is_waiting": False, "failure": job.error or "It was cancelled."}
     item, asked = job.result["items"][0], job.payload["items"][0]
+    text = StoredText(asked["prompt"], asked["text"])
     return {
         "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
-        "instant": instant_explanation(ctx, item.get("features", ""), StoredText(asked["prompt"], asked["text"]))
+        "has_adapter": bool(job.result.get("has_adapter")),
+        "instant": instant_explanation(ctx, item.get("features", ""), text, item.get("share", 1.0))
         if ctx.is_operator() else None,
     }  # fmt: skip
 
 
-def instant_explanation(ctx: Context, features: str, text: StoredText) -> InstantExplanation | None:
-    """The labels behind the score of a text. features: as in the result of an EXPLAIN job."""
+def instant_explanation(ctx: Context, features: str, text: StoredText, share: float) -> InstantExplanation | None:
+    """The labels behind the score of a text. features, share: as in the result of an EXPLAIN job."""
     vector = np.frombuffer(base64.b64decode(features), "<f2").astype(np.float32)
     if not len(vector) or not np.isfinite(vector).all():
         return None
-    explained = ctx.instant_reward.explain(ctx.project.id, vector, text)
+    explained = ctx.instant_reward.explain(ctx.project.id, vector, text, share)
     if explained is None:
         return None
     ordered = sorted(explained.influences.items(), key=lambda item: item[1])
@@ -418,6 +444,7 @@ def instant_explanation(ctx: Context, features: str, text: StoredText) -> Instan
     return {
         "score": explained.score,
         "low": explained.score - explained.half_width, "high": explained.score + explained.half_width,
+        "ignores": attribute_labels(ctx.instant_reward.figures(ctx.project.id).ignored),
         "labels": [
             {
                 "vote": vote, "turns": turns_of_prompt(labels[vote].prompt), "chosen": labels[vote].chosen.strip(),

@@ -10,22 +10,40 @@ import { isOperator } from '../shared/session.js';
 const HEAD_HINT =
   'The instant reward model is fitted again after every vote. It is simpler than a trained one, so the two scores ' +
   'can differ. The number above a label says how much this label adds to the score.';
+const WORD_HINT =
+  'The instant reward model reads the mean of what the language model computes at each word, so its score is exactly ' +
+  'the sum of what the words add. At a word, the language model has also read all words before it. The number above a ' +
+  'label says how much this label adds to what the word adds.';
+const ADAPTER_HINT =
+  ' The reward model shown here also has a trained adapter. These labels explain only a head without the adapter.';
+
+// What is explained, and how. word: '' for the whole text.
+export const hintText = ({ word, hasAdapter }, ignores) =>
+  (word ? WORD_HINT : HEAD_HINT) + (ignores && ` It ignores ${ignores}.`) + (hasAdapter ? ADAPTER_HINT : '');
 
 /**
  * @param {import('../api_types').InstantExplanation} explained
  * @param {{removed: LabelBehindScore | null, problem: string}} state the label that was taken out; why a change failed
+ * @param {{word: string, hasAdapter: boolean, showText: () => void}} about word: '' for the whole text
  * @param {(label: LabelBehindScore, putBack: boolean) => void} change
  */
-export function labelsBehind({ score, low, high, labels }, { removed, problem }, change) {
+export function labelsBehind({ score, low, high, labels, ignores }, { removed, problem }, about, change) {
   const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
   const interval = `; 95 % interval ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
   const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
+  const { word } = about;
+  const result = word
+    ? `“${word}” adds ${formatDifference(score, 2)} sd to the score by the instant reward model`
+    : `Score by the instant reward model: ${formatNumber(score, 2)} sd`;
+  const whole = html`<button
+    type="button" class="lab-button small" data-do="explain-all" onclick=${about.showText}
+  >
+    Whole text
+  </button>`;
   return html`<section class="behind" aria-label="labels behind this score">
-    <strong>Labels behind this score</strong>
-    <p class="muted">${HEAD_HINT}</p>
-    <p role="status" data-do="instant-score">
-      <strong>Score by the instant reward model: ${formatNumber(score, 2)} sd</strong>${interval}
-    </p>
+    <div class="lab-row"><strong>Labels behind ${word ? `“${word}”` : 'this score'}</strong> ${word ? whole : null}</div>
+    <p class="muted">${hintText(about, ignores)}</p>
+    <p role="status" data-do="instant-score"><strong>${result}</strong>${interval}</p>
     ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}
     ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ul>${back}</ul>` : null}
     ${rows.length ? html`<ul>${rows}</ul>` : html`<p class="muted">No label changes it.</p>`}

@@ -6,10 +6,11 @@ import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { nativeForm } from '../shared/native_form.js';
 import { poll } from '../shared/poll.js';
-import { isOperator, judgeHint } from '../shared/session.js';
+import { getItem, isOperator, judgeHint, setItem, WANTED_TEXT } from '../shared/session.js';
 import { accuracyCard, learningCurve, measuredModels, modelTable } from './accuracy.js';
 import { attributesCard } from './attributes.js';
 import { ChartSet } from './chart_set.js';
+import { checkCard } from './check.js';
 import { calibrationCard, disagreementsCard, hasCalibration, lossesCard, scoreHistogram } from './report_cards.js';
 import { proposedSource, trainingBar, trainingCard, updateTraining } from './training.js';
 import { WordScores } from './words.js';
@@ -33,6 +34,8 @@ class RewardScreen {
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
     this.state = /** @type {RewardState | null} */ (null);
     this.report = /** @type {import('../api_types').RewardReport | null} */ (null); // of the shown model
+    this.check = /** @type {import('../api_types').CheckView | null} */ (null); // of the shown model
+    this.checkError = '';
     this.chosenId = null; // the selected model or NEWEST; null: the one that a new run learns from
     this.source = null; // the chosen label source; null: the one with more labels
     this.trainError = ''; // why the last training did not start
@@ -68,6 +71,11 @@ class RewardScreen {
       ['intro', () => !this.state.models.length && !this.state.job && this.state.labels, () => introCard(this.state)],
       ['headline', () => this.headlineKey(), () => this.headline()],
       [
+        'check',
+        () => this.check && this.report && [this.check, this.checkError],
+        () => checkCard(this.check, this.checkError, () => this.beginCheck()),
+      ],
+      [
         'attributes',
         () => this.report && [this.report.id, !!this.state.job],
         () => attributesCard(this.report, !!this.state.job, (name, ignore) => this.chooseAttribute(name, ignore)),
@@ -78,7 +86,11 @@ class RewardScreen {
         () => learningCurve(measured().reverse(), charts),
       ],
       ['histogram', report((one) => one.chosen_scores.length), () => scoreHistogram(this.report, charts)],
-      ['words', () => this.report && [this.state.project, this.report.id], () => this.words.card(this.report)],
+      [
+        'words',
+        () => this.report && [this.state.project, this.report.id, this.words.shown],
+        () => this.words.card(this.report),
+      ],
       ['calibration', report(hasCalibration), () => calibrationCard(this.report, charts)],
       ['losses', report((one) => !one.counts_hidden), () => lossesCard(this.report, charts)],
       ['disagreements', report((one) => one.disagreements.length), () => disagreementsCard(this.report)],
@@ -145,6 +157,24 @@ class RewardScreen {
     this.send(() => api.choose_attribute({ model: report.id, attribute, ignore, last_training: state.last_training }));
   }
 
+  async beginCheck() {
+    const model = this.report.id;
+    try {
+      const check = await api.begin_check({ model });
+      if (this.report?.id === model) Object.assign(this, { check, checkError: '' });
+    } catch (error) {
+      this.checkError = error.message;
+    }
+    this.draw();
+  }
+
+  // Other people's answers do not matter here until the screen is opened again.
+  async updateCheck(isNew) {
+    const model = this.report?.id;
+    if (!model) this.check = null;
+    else if (isNew || this.check?.is_open || this.check?.can_judge) this.check = await api.check({ model });
+  }
+
   async send(request) {
     this.trainError = '';
     try {
@@ -182,13 +212,26 @@ class RewardScreen {
     if (state.job || (before && JSON.stringify(before.labels) !== JSON.stringify(state.labels))) this.trainError = '';
     this.updateEstimates();
     const model = this.shownModel();
-    if (!model || this.report?.id !== model.id) {
+    const isNew = !model || this.report?.id !== model.id;
+    if (isNew) {
       this.words.reset();
-      this.report = null; // nothing is drawn of another model meanwhile
+      Object.assign(this, { report: null, check: null, checkError: '' }); // nothing is drawn of another model meanwhile
       this.report = model ? await api.report({ model: model.id }) : null;
     }
+    await this.updateCheck(isNew);
     this.draw();
+    this.showWanted();
     await this.words.update();
+  }
+
+  // Explain the text that was chosen on another screen.
+  showWanted() {
+    if (!this.report || !getItem(WANTED_TEXT)) return;
+    this.words.show(JSON.parse(getItem(WANTED_TEXT)));
+    setItem(WANTED_TEXT, '');
+    this.draw();
+    this.words.explain();
+    this.root.querySelector('.words-part').scrollIntoView();
   }
 
   // ---- drawing

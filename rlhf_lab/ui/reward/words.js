@@ -6,6 +6,7 @@ import { html } from '../shared/html.js';
 import { labelsBehind } from './labels_behind.js';
 
 const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
+const CLICK_HINT = `${HINT} Click it, or press Enter, to see the labels behind it.`;
 const LAST_TOKEN_ONLY =
   '. This reward model reads only the last token, so single words have no score. Train one with pooling "mean" to ' +
   'see them.';
@@ -18,16 +19,25 @@ export class WordScores {
     this.api = api;
     this.container = container;
     this.draft = null; // {prompt, turns, text} as typed; turns: of a prompt that was not typed
+    this.shown = 0; // how many texts other screens have asked for
     this.reset();
   }
 
   reset() {
-    this.pending = null; // {askedAt, job, running} of the text being explained
+    this.pending = null; // {askedAt, job, running, word} of the text, or its word, being explained
+    this.asked = null; // {prompt, text} of the result
     this.result = null; // {score, tokens, token_scores, instant} or {failure}
     this.job = 0; // of the result
+    this.word = null; // {name, tokens, job, result} of the word whose labels are shown
     this.removed = null; // the label that was taken out last
     this.isChanging = false;
     this.problem = ''; // why it could not be taken out or put back
+  }
+
+  // Explain a text of another screen. @param {{prompt: string, turns: any, text: string}} draft
+  show(draft) {
+    this.draft = draft;
+    this.shown += 1;
   }
 
   /** @param {import('../api_types').RewardReport} report */
@@ -91,14 +101,15 @@ export class WordScores {
     return node;
   }
 
-  async explain() {
-    const pending = { askedAt: Date.now(), job: null, running: false };
-    this.result = null;
-    this.pending = pending;
-    this.draw();
+  // word: {name, tokens} of the explained text; null to explain the text of the card.
+  async explain(word = null) {
+    const pending = { askedAt: Date.now(), job: null, running: false, word };
     const { prompt, text } = this.draft;
+    if (!word) Object.assign(this, { result: null, asked: { prompt, text } });
+    Object.assign(this, { pending, word: null });
+    this.draw();
     try {
-      pending.job = (await this.api.explain({ model: this.model, prompt, text })).job;
+      pending.job = (await this.api.explain({ model: this.model, ...this.asked, tokens: word?.tokens ?? null })).job;
     } catch (error) {
       this.finish(pending, { failure: error.message });
     }
@@ -117,27 +128,38 @@ export class WordScores {
 
   finish(pending, result) {
     if (this.pending !== pending) return;
-    this.result = result;
-    Object.assign(this, { job: pending.job, removed: null, problem: '' });
-    this.pending = null;
+    const { word, job } = pending;
+    Object.assign(this, { pending: null, removed: null, problem: '' });
+    if (word) this.word = { ...word, job, result };
+    else Object.assign(this, { result, job });
     this.draw();
   }
 
   labels() {
-    const { instant } = this.result;
-    return instant ? labelsBehind(instant, this, (label, putBack) => this.change(label, putBack)) : '';
+    if (this.pending) return waitingView(this.pending);
+    const { word } = this;
+    const { instant, failure, has_adapter: hasAdapter } = (word ?? this).result;
+    if (word && failure) return html`<p class="lab-notice bad" role="alert">${failure}</p>`;
+    const about = { word: word?.name ?? '', hasAdapter, showText: () => this.showText() };
+    return instant ? labelsBehind(instant, this, about, (label, putBack) => this.change(label, putBack)) : '';
+  }
+
+  showText() {
+    this.word = null;
+    this.draw();
   }
 
   // Take a label out or put it back; the score by the present labels follows at once.
   async change(label, putBack) {
-    const { job } = this;
+    const { job, word } = this;
     if (this.isChanging) return;
     Object.assign(this, { isChanging: true, problem: '' });
     try {
       await this.api.take_out_label({ vote: label.vote, put_back: putBack });
       this.removed = putBack ? null : label;
-      const result = await this.api.explanation({ job });
-      if (this.job === job && this.result) this.result = result;
+      const results = [await this.api.explanation({ job }), word && (await this.api.explanation({ job: word.job }))];
+      if (this.job === job && this.result) this.result = results[0];
+      if (word && this.word === word) this.word = { ...word, result: results[1] };
     } catch (error) {
       this.problem = error.message;
     } finally {
@@ -149,28 +171,39 @@ export class WordScores {
   draw() {
     const container = this.container();
     if (!container) return;
-    if (this.result) container.replaceChildren(resultView(this.result), this.labels());
-    else
-      container.replaceChildren(
-        this.pending ? html`<p class="muted" role="status">${waitingText(this.pending)}</p>` : '',
-      );
+    if (!this.result) return container.replaceChildren(this.pending ? waitingView(this.pending) : '');
+    const choose = this.result.instant && ((i) => this.explain(wordAt(this.result.tokens, i)));
+    container.replaceChildren(resultView(this.result, choose), this.labels());
   }
+}
+
+const waitingView = (pending) => html`<p class="muted" role="status">${waitingText(pending)}</p>`;
+
+// The word to which a token belongs: its tokens from the last white space to the next, {name, tokens: [first, end]}.
+export function wordAt(tokens, index) {
+  const startsWord = (i) => i === 0 || /^\s/.test(tokens[i]) || /\s$/.test(tokens[i - 1]) || tokens[i] === '';
+  let [first, end] = [index, index + 1];
+  while (!startsWord(first)) first -= 1;
+  while (end < tokens.length && !startsWord(end)) end += 1;
+  return { name: tokens.slice(first, end).join('').trim() || tokenName(tokens[index], true), tokens: [first, end] };
 }
 
 const waitingText = ({ running, askedAt }) =>
   `${running ? 'The engine is scoring the text' : ENGINE_HINT} (${formatDuration((Date.now() - askedAt) / 1000)}) …`;
 
-function resultView({ failure, score, tokens, token_scores: scores }) {
+// choose(i): a token was chosen; null where no labels are shown.
+function resultView({ failure, score, tokens, token_scores: scores }, choose) {
   if (failure) return html`<p class="lab-notice bad" role="alert">${failure}</p>`;
   const total = html`<strong>Score ${formatNumber(score, 2)} sd</strong>`;
   if (!scores) return html`<p role="status">${total}${LAST_TOKEN_ONLY}</p>`;
   const limit = Math.max(0.5, ...scores.slice(0, -1).map(Math.abs)); // the end's score is that of the whole text
-  const hint = html`<p class="muted tell" aria-live="polite">${HINT}</p>`;
+  const advice = choose ? CLICK_HINT : HINT;
+  const hint = html`<p class="muted tell" aria-live="polite">${advice}</p>`;
   const show = (event) => {
-    hint.textContent = event.target.closest?.('.token')?.title || HINT;
+    hint.textContent = event.target.closest?.('.token')?.title || advice;
   };
   const hide = () => {
-    hint.textContent = HINT;
+    hint.textContent = advice;
   };
   return html`<p role="status">
       ${total}<span class="muted">: the mean over its word pieces; 0 is the average text of the base model</span>
@@ -181,16 +214,20 @@ function resultView({ failure, score, tokens, token_scores: scores }) {
     <p
       class="lab-text pieces lab-scroll" dir="auto"
       onmouseover=${show} onmouseout=${hide} onfocusin=${show} onfocusout=${hide}
-    >${tokens.map((token, i) => tokenView(token, scores[i], limit, i === tokens.length - 1))}</p>
+    >${tokens.map((token, i) =>
+      tokenView(token, scores[i], limit, i === tokens.length - 1, choose && (() => choose(i))),
+    )}</p>
     ${hint}`;
 }
 
-function tokenView(token, value, limit, isLast) {
-  const name = token.trim() || (isLast ? 'the end, which has read the whole text' : 'space');
-  const label = `“${name}”: ${formatDifference(value, 2)} sd`;
+const tokenName = (token, isLast) => token.trim() || (isLast ? 'the end, which has read the whole text' : 'space');
+
+function tokenView(token, value, limit, isLast, choose) {
+  const label = `“${tokenName(token, isLast)}”: ${formatDifference(value, 2)} sd`;
   const strength = Math.min(1, Math.abs(value) / limit).toFixed(2);
   return html`<span
     class="token ${value >= 0 ? 'up' : 'down'}" tabindex="0" title=${label} aria-label=${label}
-    style="--strength: ${strength}"
+    style="--strength: ${strength}" role=${choose ? 'button' : null} onclick=${choose}
+    onkeydown=${choose && ((event) => event.key === 'Enter' && choose())}
   >${token === '' && isLast ? '⏎' : token}</span>`;
 }

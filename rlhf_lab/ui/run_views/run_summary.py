@@ -86,6 +86,7 @@ class SampleRow(TypedDict):
     """A sample and the base model's for the same prompt and seed, without surrounding white space; base_*: None without one. cut:
     `cut_length` of a text."""
 
+    prompt: str
     turns: list[dict[str, str]]
     text: str
     score: float | None
@@ -461,6 +462,7 @@ def samples_at_step(db: Database, run_id: int, step: int) -> StepSamples:
         base = base_samples.get((sample.prompt, sample.seed))
         rows.append(
             {
+                "prompt": sample.prompt,
                 "turns": turns_of_prompt(sample.prompt),
                 "text": sample.text.strip(),
                 "score": _rounded(sample.score),

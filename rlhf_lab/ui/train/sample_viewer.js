@@ -4,6 +4,7 @@ import { markedDiff } from '../shared/diff.js';
 import { promptView, textView, withCut } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
+import { openTab, operatorOnly, setItem, WANTED_TEXT } from '../shared/session.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 
 /** @typedef {import('../api_types').SampleRow} SampleRow */
@@ -158,6 +159,20 @@ function sample(row, step, isFirst) {
     </div>
     <div class="lab-row">
       ${badge('score', row.score, row.base_score)} ${badge('gold', row.gold, row.base_gold)}
+      <span class="lab-grow"></span>${row.score !== null && row.text && operatorOnly(whyButton(row))}
     </div>
   </article>`;
+}
+
+/** @param {SampleRow} row */
+function whyButton({ prompt, turns, text }) {
+  const open = () => {
+    setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text }));
+    openTab('Reward model');
+  };
+  return html`<button
+    type="button" class="lab-button small" data-do="sample-why" title="opens Reward model with this text" onclick=${open}
+  >
+    Which labels?
+  </button>`;
 }

@@ -38,7 +38,9 @@ from rlhf_lab.ui.compare.blind_results import (
     BlindPair,
     PairToJudge,
     TestRow,
+    is_check,
     left_out_note,
+    meaning_of_answers,
     model_name,
     pair_texts,
     test_outcome,
@@ -278,7 +280,10 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> TestState:
         return reply
     if result_waits:
         return {**reply, "closed_text": WAITING_TEXT}
-    return {**reply, **test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)}
+    outcome = test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
+    if is_check([job.payload for job in jobs]):
+        outcome["sentences"].append(meaning_of_answers(pairs, answers_by_annotator.values()))
+    return {**reply, **outcome}
 
 
 def pair_view(ctx: Context, test_id: int, position: int, pair: BlindPair, annotator: str) -> PairOfTest:

@@ -1,0 +1,37 @@
+// @ts-check
+// The card "Would people choose what it prefers?": a blind test of the reward model, before PPO follows it.
+import { plural } from '../shared/format.js';
+import { html } from '../shared/html.js';
+import { openTab, operatorNotice, operatorOnly } from '../shared/session.js';
+
+/** @param {number} pairs */
+export const aboutCheck = (pairs) =>
+  `Before PPO follows this reward model, a check of about one minute: you see ${plural(pairs, 'pair')} without ` +
+  'knowing which model wrote which text. One text is the best of four by this reward model, the other one is any ' +
+  'text of the base model.';
+
+/**
+ * @param {import('../api_types').CheckView} check @param {string} error why it could not start
+ * @param {() => void} begin
+ */
+export function checkCard({ pairs, note, test, text, is_open: isOpen, can_judge: canJudge }, error, begin) {
+  const label = test === null ? 'Check it now' : 'Check again';
+  const start = html`<button
+    type="button" class="lab-button small" data-do="check-begin" title=${note} onclick=${begin}
+  >
+    ${label}
+  </button>`;
+  const judge = html`<button
+    type="button" class="lab-button lab-main small" data-do="check-judge" onclick=${() => openTab('Compare')}
+  >
+    Judge the pairs
+  </button>`;
+  return html`<div class="lab-card check">
+    <h3>Would people choose what it prefers?</h3>
+    <p class="muted">${aboutCheck(pairs)} ${note}</p>
+    ${text ? html`<p role="status" data-do="check-result">${text}</p>` : null}
+    ${error ? html`<p class="lab-notice bad" role="alert">${error}</p>` : null}
+    ${operatorNotice('Only the operator can start a check; you can judge its pairs under Compare.')}
+    <div class="lab-row">${canJudge ? judge : isOpen ? null : operatorOnly(start)}</div>
+  </div>`;
+}
