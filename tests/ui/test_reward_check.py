@@ -82,6 +82,7 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
     )
     assert blind_test.state(ctx, test_id, "ann")["sentences"][-1].startswith("People prefer what")
     assert guide(ctx) == ("Train", "no run yet", "Press Start PPO.")
+    assert "Compare" not in guide_view(progress_of(ctx), Role.OPERATOR, "ann")["done"]
 
 
 def test_another_check_has_other_texts_and_another_model_none(ctx, calls, model):

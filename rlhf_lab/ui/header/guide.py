@@ -177,7 +177,7 @@ def guide_view(
         Step.LABEL: progress.has_model,
         Step.REWARD_MODEL: progress.has_model,
         Step.TRAIN: any(run.step > 0 for run in progress.runs),
-        Step.COMPARE: bool(progress.test and progress.test.pairs and not remaining),
+        Step.COMPARE: bool(progress.test and progress.test.pairs and not progress.test.is_check and not remaining),
     }
     return {
         "steps": steps,

@@ -1,5 +1,6 @@
 // @ts-check
 // The card "Would people choose what it prefers?": a blind test of the reward model, before PPO follows it.
+import { actionButton } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { openTab, operatorNotice, operatorOnly } from '../shared/session.js';
@@ -16,16 +17,8 @@ export const aboutCheck = (pairs) =>
  */
 export function checkCard({ pairs, note, test, text, is_open: isOpen, can_judge: canJudge }, error, begin) {
   const label = test === null ? 'Check it now' : 'Check again';
-  const start = html`<button
-    type="button" class="lab-button small" data-do="check-begin" title=${note} onclick=${begin}
-  >
-    ${label}
-  </button>`;
-  const judge = html`<button
-    type="button" class="lab-button lab-main small" data-do="check-judge" onclick=${() => openTab('Compare')}
-  >
-    Judge the pairs
-  </button>`;
+  const start = actionButton('check-begin', label, begin);
+  const judge = actionButton('check-judge', 'Judge the pairs', () => openTab('Compare'), 'lab-main small');
   return html`<div class="lab-card check">
     <h3>Would people choose what it prefers?</h3>
     <p class="muted">${aboutCheck(pairs)} ${note}</p>

@@ -1,6 +1,6 @@
 // @ts-check
 // The labels that raise and lower the score of a text, by the head that learns from every vote.
-import { promptView, textView } from '../shared/dom.js';
+import { actionButton, promptView, textView } from '../shared/dom.js';
 import { formatDifference, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator } from '../shared/session.js';
@@ -12,8 +12,8 @@ const HEAD_HINT =
   'can differ. The number above a label says how much this label adds to the score.';
 const WORD_HINT =
   'The instant reward model reads the mean of what the language model computes at each word, so its score is exactly ' +
-  'the sum of what the words add. At a word, the language model has also read all words before it. The number above a ' +
-  'label says how much this label adds to what the word adds.';
+  'the sum of what the words add. At a word, the language model has also read all words before it. The number above ' +
+  'a label says how much of this comes from the label.';
 const ADAPTER_HINT =
   ' The reward model shown here also has a trained adapter. These labels explain only a head without the adapter.';
 
@@ -35,13 +35,11 @@ export function labelsBehind({ score, low, high, labels, ignores }, { removed, p
   const result = word
     ? `“${word}” adds ${formatDifference(score, 2)} sd to the score by the instant reward model`
     : `Score by the instant reward model: ${formatNumber(score, 2)} sd`;
-  const whole = html`<button
-    type="button" class="lab-button small" data-do="explain-all" onclick=${about.showText}
-  >
-    Whole text
-  </button>`;
+  const whole = actionButton('explain-all', 'Whole text', about.showText);
   return html`<section class="behind" aria-label="labels behind this score">
-    <div class="lab-row"><strong>Labels behind ${word ? `“${word}”` : 'this score'}</strong> ${word ? whole : null}</div>
+    <div class="lab-row">
+      <strong>Labels behind ${word ? `“${word}”` : 'this score'}</strong> ${word ? whole : null}
+    </div>
     <p class="muted">${hintText(about, ignores)}</p>
     <p role="status" data-do="instant-score"><strong>${result}</strong>${interval}</p>
     ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}

@@ -1,7 +1,7 @@
 // @ts-check
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
-import { promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { openTab, operatorOnly, setItem, WANTED_TEXT } from '../shared/session.js';
@@ -170,9 +170,5 @@ function whyButton({ prompt, turns, text }) {
     setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text }));
     openTab('Reward model');
   };
-  return html`<button
-    type="button" class="lab-button small" data-do="sample-why" title="opens Reward model with this text" onclick=${open}
-  >
-    Which labels?
-  </button>`;
+  return actionButton('sample-why', 'Which labels?', open, 'small', { title: 'opens Reward model with this text' });
 }
