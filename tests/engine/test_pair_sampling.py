@@ -1,6 +1,7 @@
 """Pairs selected by uncertainty, information or diversity, and the stored reason."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -153,10 +154,13 @@ def test_each_layer_has_the_same_say_in_what_is_different():
 class Instant:
     """An instant model that gives the n-th text the score n, and remembers how many texts it was asked about."""
 
+    figures = SimpleNamespace(ignored=("length", "cut"))
+
     def __init__(self, learned):
         self.learned, self.asked = learned, []
 
-    def scores(self, vectors):
+    def scores(self, vectors, attributes):
+        assert attributes.shape == (len(vectors), 2)  # one row for each response
         self.asked.append(len(vectors))
         return np.arange(len(vectors), dtype=np.float32) if self.learned else None
 
