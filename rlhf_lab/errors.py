@@ -15,6 +15,7 @@ LabError
 ├── MirrorError               the lab cannot be saved to the Hub, or restored from it
 │   ├── HubUnavailableError   the Hub does not answer or limits the rate; try again
 │   └── MirrorConflictError   the repository holds another lab, or another lab writes to it
+├── TrackerError              a tracker such as wandb fails
 ├── TrainingError             training cannot continue
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   ├── RewardTermError       a reward function failed, gave no number or took too long
@@ -90,6 +91,10 @@ class HubUnavailableError(MirrorError):
 
 
 class MirrorConflictError(MirrorError):
+    pass
+
+
+class TrackerError(LabError):
     pass
 
 

@@ -14,7 +14,14 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
 #: Settings of the person who runs the tests.
-for variable in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE", "RLHF_LAB_QUANTIZE", "RLHF_LAB_MIRROR", "HF_TOKEN"):
+for variable in (
+    "RLHF_LAB_STORE",
+    "RLHF_LAB_DTYPE",
+    "RLHF_LAB_QUANTIZE",
+    "RLHF_LAB_MIRROR",
+    "RLHF_LAB_TRACK",
+    "HF_TOKEN",
+):
     os.environ.pop(variable, None)
 
 

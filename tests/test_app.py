@@ -1,6 +1,8 @@
 """`python app.py`: serves the lab without torch, prints at exit what is still running, refuses invalid addresses."""
 
 import gc
+import importlib.metadata
+import os
 import platform
 import re
 import runpy
@@ -434,6 +436,28 @@ def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys)
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "")
     assert serve.main(home) == 0
     assert (served[3].demo, state.exists()) == (None, False)
+
+
+def test_the_tracker_of_the_page_replaces_the_variable_and_must_be_installed(tmp_path, served, monkeypatch, capsys):
+    def version(name, original=importlib.metadata.version):
+        if name == "wandb":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return original(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    home = ["--home", str(tmp_path / "home")]
+    monkeypatch.setenv("RLHF_LAB_TRACK", "mlflow")
+    assert serve.main([*home, "--track", "off"]) == 0
+    assert os.environ["RLHF_LAB_TRACK"] == "off"
+    assert serve.main([*home, "--track", "wandb"]) == 1
+    assert "wandb, which is not installed" in capsys.readouterr().err
+    monkeypatch.setenv("RLHF_LAB_TRACK", "mlflow")
+    assert serve.main(home) == 1
+    monkeypatch.setenv("SPACE_ID", "somebody/lab")  # which an error would restart again and again
+    assert serve.main(home) == 0
+    warning = header.state(served[-1])["warning"]
+    assert warning.startswith('Runs are not logged (RLHF_LAB_TRACK). There is no tracker "mlflow"')
+    assert "RLHF_LAB_TRACK" not in os.environ
 
 
 def test_a_space_opens_without_demo_mode_where_its_variable_cannot_be_used(tmp_path, served, monkeypatch, capsys):

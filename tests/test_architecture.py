@@ -47,7 +47,7 @@ def test_at_most_eight_modules_at_the_root_of_the_package():
 
 #: Modules that split texts which are no data at every kind of line end: outputs of programs and messages, files of the system.
 USERS_OF_SPLITLINES = {
-    "cli/doctor.py", "engine/distributed_launch.py", "exporters/run_export.py", "jobs/container_memory.py",
+    "cli/doctor.py", "engine/distributed_launch.py", "engine/tracker_process.py", "jobs/container_memory.py",
     "jobs/memory_estimate.py", "kernels/compile.py", "kernels/dtype_speed.py", "models/backbone.py", "ui/shared/glossary.py",
     "ui/project/api.py",
 }  # fmt: skip

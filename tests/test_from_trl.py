@@ -46,6 +46,15 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in row.split("|")] for row in rows if not row.startswith("---")][1:]
 
 
+def test_metrics_that_are_compared_exist():
+    text = (Path(__file__).resolve().parents[1] / "docs" / "METRICS.md").read_text(encoding="utf-8")
+    ours = [theirs if here == "the same" else here for theirs, here, _ in table("Metrics")]
+    names = [name for cell in ours[:-1] for name in cell.split(", ")]
+    assert len(names) == 21
+    assert [name for name in names if f"| `{name}` |" not in text] == []
+    assert ours[-1].startswith("completions")
+
+
 def save_classifier(folder: Path) -> None:
     config = LlamaConfig(
         vocab_size=len(tiny_models.WORDS), hidden_size=32, intermediate_size=48, num_hidden_layers=1,

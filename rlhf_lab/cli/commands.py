@@ -42,6 +42,7 @@ from rlhf_lab.jobs.project_setup import (
     pick_project,
 )
 from rlhf_lab.jobs.retraining import cancel_training, training_payload
+from rlhf_lab.jobs.run_tracking import TRACK_HELP
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
@@ -152,6 +153,7 @@ def _add_policy_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
     parser.add_argument("--name", default="", help="a name for the run")
+    parser.add_argument("--track", metavar="TRACKER", default=None, help=TRACK_HELP)
     parser.add_argument(
         "--resume",
         type=int,
@@ -393,6 +395,7 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
             "reward",
             "judge",
             "name",
+            "track",
             "ptx_texts",
         ]
         names.remove("processes")  # does not change the results
@@ -411,8 +414,9 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
     terms = check_terms([parse_term(text) for text in args.reward or []])
     run = run_control.start_run(
-        db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms
-    )
+        db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms,
+        track=args.track,
+    )  # fmt: skip
     reward_model = reward_model_of(db, run.reward_model_id)
     if reward_model is not None and (warning := run_control.accuracy_warning(reward_model.report)):
         print(f"reward model {run.reward_model_id}: {warning}", file=sys.stderr)

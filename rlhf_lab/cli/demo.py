@@ -4,7 +4,9 @@ The steps are: sample pairs, label them with a judge, train a reward model, run 
 """
 
 import argparse
+import contextlib
 import itertools
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +35,7 @@ from rlhf_lab.cli.console import (
 from rlhf_lab.cli.demo_tournament import format_tournament, run_tournament
 from rlhf_lab.common.bundled_assets import EVERYDAY
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import NO_CHAT_SETTINGS, Project
+from rlhf_lab.common.records import NO_CHAT_SETTINGS, TRACKER_KEY, Project
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.config.base import add_arguments, fields_of, from_args
@@ -54,6 +56,7 @@ from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.run_lock import lock_run
+from rlhf_lab.jobs.run_tracking import TRACK_HELP, start_tracking, tracker_entry
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -84,6 +87,7 @@ SAMPLES_PER_PROMPT = [16] * 128 + [4] * 128
 SAMPLES_PER_PROMPT_IF_LARGE = [16] * 32 + [4] * 64
 LARGE_MODEL_WEIGHTS = 2**25
 ACCURACY_PAIRS = 300
+TRACKING_END_S = 60.0  # how long the demo waits for its tracker at the end
 #: (arm, baseline) pairs whose gold scores are compared prompt by prompt.
 COMPARED_ARMS = (
     ("policy", "base"), ("best_of_4", "base"), ("best_of_16", "base"), ("policy", "best_of_4"), ("policy", "best_of_16"),
@@ -195,6 +199,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="then rank base, best of 4 and checkpoints by blind choices of the judge",
     )
+    parser.add_argument("--track", metavar="TRACKER", default=None, help=TRACK_HELP)
     add_chat_arguments(parser, "a system prompt before every prompt (default: none)")
     add_arguments(parser, PolicyConfig, skip=("temperature",))
     add_arguments(
@@ -220,6 +225,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             f"--labels {args.labels}: a reward model needs at least 2 labels, and about 30 to learn something useful."
         )
     judge = load_judge(args.judge)
+    tracker = _tracker_of(args)
     seed = args.seed or 0
     reward_settings = {name: getattr(args, name) for name in ("pooling", *ATTRIBUTES)} | {"seed": seed}
     reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(**reward_settings))
@@ -254,9 +260,9 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         timer.finish_phase("reward", 0.25, "training the policy")
         run_row = create_run(
             db, project.id, row.id if row else None, f"demo {judge.name}", config=policy_config.to_dict(),
-            manifest={"judge": args.judge, **manifest}, total_steps=policy_config.steps,
+            manifest={"judge": args.judge, **manifest, **tracker}, total_steps=policy_config.steps,
         )  # fmt: skip
-        steps = policy_config.steps
+        steps, tracking = policy_config.steps, start_tracking(home, run_row)
 
         def on_progress(progress: JobProgress) -> None:
             step = round(progress.fraction * steps)
@@ -276,6 +282,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
                 model_cache, project, run_row.id, judge, noise=args.noise, max_new_tokens=policy_config.max_new_tokens
             )
         timer.finish_phase("tournament" if args.tournament else "evaluate", 1.0, "done")
+        _wait_for_tracker(tracking)
         labels = labels_to_learn_from(db, project.id)[1]
     return DemoResult(
         labels=len(labels),
@@ -291,6 +298,24 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         tournament=tournament,
         **asdict(evaluation),
     )
+
+
+def _tracker_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The entry of the run's manifest. Raises ConfigError for a tracker whose files would be deleted with the temporary home."""
+    entry = tracker_entry(args.track)
+    if args.home is None and entry and entry[TRACKER_KEY]["name"] != "trackio":
+        raise ConfigError(
+            f"{entry[TRACKER_KEY]['name']} keeps files in the home, and without --home the demo works in a temporary folder. "
+            "Give --home DIR."
+        )
+    return entry
+
+
+def _wait_for_tracker(process: subprocess.Popen[bytes] | None) -> None:
+    """Let the tracker take the last steps before a temporary home is deleted."""
+    if process is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TRACKING_END_S)
 
 
 def _prompt_set_of(model: str, judge: Judge) -> str | None:

@@ -64,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
     run = _add_export_parser(
         subparsers,
         "run",
-        "metrics, samples, token records, manifest, TensorBoard file and adapter of a run",
+        "metrics, samples, token records, manifest and adapter of a run",
         _export_policy_run,
     )
     _add_run_arguments(run, "only the adapter, of this step's checkpoint")

@@ -18,6 +18,7 @@ COMMAND_MODULES = {
     **dict.fromkeys(("import", "imports"), "import_"),
     "export": "export",
     "share": "share",
+    "track": "track",
     **dict.fromkeys(("backup", "restore"), "backup"),
     "doctor": "doctor",
     "people": "people",

@@ -26,6 +26,7 @@ from rlhf_lab.jobs.demo import end_demo
 from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.mirror_loop import restore_home, stop_on_sigterm
 from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.jobs.run_tracking import TRACK_HELP, TRACK_VARIABLE, tracker_entry
 from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSettings
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         prog=page_command(),
         description="The lab in the browser.",
         epilog="Environment variables replace missing options: "
-        f"{', '.join(['RLHF_LAB_HOME', DEMO_MODE_ENV_VAR, *VARIABLES.values()])}.",
+        f"{', '.join(['RLHF_LAB_HOME', DEMO_MODE_ENV_VAR, TRACK_VARIABLE, *VARIABLES.values()])}.",
     )
     parser.add_argument(
         "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--max-new-tokens", default=None, help="longest new text of the open project, in tokens (new project: 64)"
     )
+    parser.add_argument("--track", metavar="TRACKER", default=None, help=TRACK_HELP)
     parser.add_argument(
         "--auth-file", type=Path, default=None,
         help="people who log in with name and password at /enter, in addition to the join code: a file of lines NAME:PASSWORD or "
@@ -113,6 +115,7 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
     """The context of the page for these arguments. Opens a project. Raises LabError."""
     people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
     demo, demo_problem = _demo_mode(args.demo_mode, on_space)
+    problems = " ".join(filter(None, [demo_problem, _set_tracker(args.track, on_space)]))
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as cleanup:
         home = (args.home or default_home()).expanduser().resolve()
@@ -123,7 +126,7 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
             restore_home(control.mirror, lambda message: print(message, flush=True))
         ctx = Context.open(home)
         cleanup.enter_context(ctx.db)
-        ctx = replace(ctx, settings_problem=demo_problem, mirror=control)
+        ctx = replace(ctx, settings_problem=problems, mirror=control)
         if not on_space:
             ctx = replace(
                 ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address),
@@ -164,6 +167,23 @@ def _demo_mode(option: list[str] | None, on_space: bool) -> tuple[DemoConfig | N
         )
         print(f"error: {problem}", file=sys.stderr)
         return None, problem
+
+
+def _set_tracker(option: str | None, on_space: bool) -> str:
+    """Let new runs be logged to the tracker of the option, which replaces the variable. Returns a message and raises as
+    `_demo_mode`."""
+    if option is not None:
+        os.environ[TRACK_VARIABLE] = option
+    try:
+        tracker_entry()
+    except ConfigError as error:
+        if option is not None or not on_space:
+            raise
+        del os.environ[TRACK_VARIABLE]
+        problem = f"Runs are not logged ({TRACK_VARIABLE}). {error} On a Space, add the package to requirements.txt."
+        print(f"error: {problem}", file=sys.stderr)
+        return problem
+    return ""
 
 
 def serve(ctx: Context, host: str, port: int) -> int:

@@ -268,6 +268,7 @@ class RunEvent:
 REQUESTER_KEY = "requested_by"
 #: Key in the manifest of a run that a visitor started in demo mode.
 VISITOR_RUN = "visitor"
+TRACKER_KEY = "tracker"  # in the manifest of a run that is logged to one (jobs/run_tracking.py)
 
 
 @dataclass(frozen=True)

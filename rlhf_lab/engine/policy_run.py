@@ -59,6 +59,7 @@ from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import (
     add_event,
+    add_note,
     events,
     get_run,
     mark_event_applied,
@@ -254,9 +255,7 @@ class PolicyRun:
 
     def _note(self, message: str, step: int, **payload: int) -> RunEvent:
         """Add a line to the run's history."""
-        note = add_event(self.model_cache.db, self.run.id, EventKind.NOTE, {"words": message, **payload})
-        mark_event_applied(self.model_cache.db, note.id, step)
-        return note
+        return add_note(self.model_cache.db, self.run.id, message, step, **payload)
 
     def _record_environment(self) -> None:
         """Record the environment, on which results depend besides the config, and note changes since the last training."""

@@ -33,6 +33,7 @@ from rlhf_lab.engine.text_features import FeatureBackfill
 from rlhf_lab.engine.tournament import sample_contestants
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, LostStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
+from rlhf_lab.jobs.run_tracking import start_tracking
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
@@ -222,6 +223,10 @@ class Worker:
 
         report_progress = self._progress_reporter(job, stop_cancelled_run)
         run = get_run(self.db, run_id)
+        try:
+            start_tracking(self.model_cache.home, run)
+        except OSError as error:
+            log.warning("run %d is not logged to its tracker: %s", run_id, error)
         config, home = run.config | {"processes": run_control.process_count(self.db, run)}, self.model_cache.home
         with self._training_processes(config) as is_distributed:
             if is_distributed:

@@ -7,7 +7,6 @@
                      run-1-samples.jsonl            the responses to the fixed prompts
                      run-1-tokens.jsonl             every number of the recorded tokens (docs/FORMATS.md)
                      run-1-manifest.json            config, environment, events, reward model
-                     tensorboard/run-1/events…      the same metrics and samples for TensorBoard
     adapter_zip      run-1-step-000040.zip          the policy adapter as PEFT loads it
                      reward-model-1.zip             adapter, head and report
     merged_model     run-1-step-000040-model/       the policy as a model folder, the adapter merged into the weights

@@ -1,9 +1,8 @@
-"""A run's metrics, samples, token records, manifest and TensorBoard events as files."""
+"""A run's metrics, samples, token records and manifest as files."""
 
 import csv
 import dataclasses
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.records import RewardModelRow, Run, Sample
+from rlhf_lab.common.records import TRACKER_KEY, RewardModelRow, Run, Sample
 from rlhf_lab.exporters.adapter_zip import add_adapter
 from rlhf_lab.exporters.json_io import portable_name, write_json, write_json_lines
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
-from rlhf_lab.exporters.tensorboard import EventFile
 from rlhf_lab.rewards.terms import TERMS_KEY
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
@@ -28,14 +26,13 @@ _RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "create
 
 
 def export_run(db: Database, home: Path, run_id: int, out_dir: Path, *, force: bool = False) -> list[Path]:
-    """Metrics, samples, token records, manifest, TensorBoard events and the newest adapter, if any, of a run."""
+    """Metrics, samples, token records, manifest and the newest adapter, if any, of a run."""
     run = get_run(db, run_id)
     with atomic_output(out_dir, force=force) as output:
         _add_metrics(output, db, run)
         _add_samples(output, db, run)
         _add_token_records(output, db, run)
         _add_manifest(output, db, run)
-        _add_tensorboard(output, db, run)
         if checkpoint_steps(run_folder(home, run_id)):
             add_adapter(output, db, home, run, None)
     return output.paths
@@ -91,7 +88,7 @@ def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
 
 
 def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    result = dict(manifest)
+    result = {name: value for name, value in manifest.items() if name != TRACKER_KEY}  # has folders of this machine
     if result.get("judge"):
         result["judge"] = portable_name(str(result["judge"]))
     if result.get(TERMS_KEY):
@@ -123,40 +120,3 @@ def _reward_model_summary(row: RewardModelRow | None) -> dict[str, Any] | None:
             },
         }
     )
-
-
-def _add_tensorboard(output: AtomicOutput, db: Database, run: Run) -> None:
-    """TensorBoard events: every metric a scalar, every sample a text.
-
-    A step's wall time is the start of the run plus the durations of all steps so far, without pauses. The file name depends on
-    the run only, so that a later export replaces it: TensorBoard would merge the curves of two files.
-    """
-    metrics, samples = dict(metrics_since(db, run.id, -1)), defaultdict[int, list[Sample]](list)
-    for step, sample in _iter_samples(db, run.id):
-        samples[step].append(sample)
-    path = output.add(f"tensorboard/run-{run.id}/events.out.tfevents.{int(run.created_at)}.run-{run.id}")
-    with path.open("wb") as file:
-        wall_time = run.created_at
-        event_file = EventFile(file, wall_time)
-        for step in sorted({*metrics, *samples}):
-            values = metrics.get(step, {})
-            wall_time += sum(seconds for name in _DURATION_METRICS if math.isfinite(seconds := values.get(name, 0.0)))
-            if values:
-                event_file.add_scalars(step, wall_time, values)
-            if step in samples:
-                event_file.add_texts(
-                    step,
-                    wall_time,
-                    {f"samples/{i}": _sample_markdown(sample) for i, sample in enumerate(samples[step])},
-                )
-
-
-def _sample_markdown(sample: Sample) -> str:
-    """Prompt and text as indented blocks, so that neither is rendered as Markdown or HTML."""
-    score = "" if math.isnan(sample.score) else f"score {sample.score:.3f}, "
-    gold = "" if sample.gold is None else f"gold {sample.gold:.3f}, "
-    return f"{_indent(sample.prompt)}\n\n→ {score}{gold}seed {sample.seed}\n\n{_indent(sample.text)}"
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines() or [""])

@@ -34,6 +34,7 @@ from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.retraining import IGNORED_KEY, chosen_attributes
+from rlhf_lab.jobs.run_tracking import tracker_entry
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
 from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
@@ -72,15 +73,17 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
     *,
     reward_terms: Sequence[RewardTerm] = (),
     visitor: str = "",
+    track: str | None = None,
 ) -> Run:
     """Queue a new run with a reward model (default: the project's newest; NO_REWARD_MODEL: none, as dpo and sft allow).
 
     judge: its score is recorded as objective/gold; None: the judge that gave the labels, if there is one.
     ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
     reward_terms: their weighted sum is the reward; empty: the reward model alone.
-    visitor: of a run that a visitor starts in demo mode, the requester of its job.
-    Raises LabelError if a required reward model or label is missing. Raises ConfigError for an unknown judge, an overlong name,
-    ptx_texts with ptx_coef = 0, unusable reward terms, or a critic that cannot be initialised from this reward model.
+    visitor: of a run that a visitor starts in demo mode, the requester of its job. track: the tracker (`tracker_entry`).
+    Raises LabelError if a required reward model or label is missing. Raises ConfigError for an unknown judge or tracker, an
+    overlong name, ptx_texts with ptx_coef = 0, unusable reward terms, or a critic that cannot be initialised from this reward
+    model.
     """
     check_reward(db, home, project_id, config, reward_terms)
     if config.live:
@@ -98,6 +101,7 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
         )
     if config.critic_init == "reward" and reward_model is not None:
         _check_critic_source(home / reward_model.path)
+    tracker = tracker_entry(track)
     texts, source = ptx_texts or ((), "")
     model_id = reward_model.id if reward_model else None
     run = create_run(
@@ -119,6 +123,7 @@ def start_run(  # noqa: PLR0913  one argument for each choice of the form
             ),
             **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
             **({VISITOR_RUN: True} if visitor else {}),
+            **tracker,
         },
     )
     try:

@@ -124,6 +124,13 @@ def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
         conn.execute(update(t.run_events).where(not_applied).values(applied_step=applied_step))
 
 
+def add_note(db: Database, run_id: int, message: str, step: int, **payload: int) -> RunEvent:
+    """Add a line to the run's history, as of a step."""
+    note = add_event(db, run_id, EventKind.NOTE, {"words": message, **payload})
+    mark_event_applied(db, note.id, step)
+    return note
+
+
 def _read_events(db: Database, *conditions: ColumnElement[bool]) -> list[RunEvent]:
     query = select(t.run_events).where(*conditions).order_by(t.run_events.c.id)
     return [RunEvent(**row._mapping) for row in db.fetch(query)]

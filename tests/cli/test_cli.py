@@ -262,8 +262,9 @@ def test_demo_locks_its_run(tmp_path, monkeypatch):
 def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys):
     passed = []
 
-    def start(_db, _home, _project, config, _reward, _judge, _name, texts, *, reward_terms):
+    def start(_db, _home, _project, config, _reward, _judge, _name, texts, *, reward_terms, track):
         passed.append((config.ptx_coef, texts))
+        assert (reward_terms, track) == ([], None)
         raise LabelError("far enough")
 
     monkeypatch.setattr("rlhf_lab.cli.commands.run_control.start_run", start)

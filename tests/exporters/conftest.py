@@ -81,7 +81,11 @@ def run(db, project, voted):
     set_manifest(
         db,
         new_run.id,
-        {"judge": "/data/judges/mine.py:nice", "machine": {"backbone": "/data/models/tiny", "threads": 2}},
+        {
+            "judge": "/data/judges/mine.py:nice",
+            "machine": {"backbone": "/data/models/tiny", "threads": 2},
+            "tracker": {"name": "wandb", "project": "p", "route": {"WANDB_DIR": "/data/wandb"}},
+        },
     )
     base = [Sample("Once", 3, " base", 0.25), Sample(HOSTILE, 4, HOSTILE, math.nan)]
     record_step(db, new_run.id, StepResult(0, {}, samples=base))

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import math
-import struct
 
 import pytest
 
@@ -102,8 +100,7 @@ def test_portable_names_of_paths(name, portable):
 def test_run_export_files(db, home, run, out, names):
     paths = export_run(db, home, run.id, out)
     found = [path.relative_to(out).as_posix() for path in paths]
-    events = f"tensorboard/run-1/events.out.tfevents.{int(run.created_at)}.run-1"
-    assert found == ["run-1-metrics.csv", "run-1-samples.jsonl", "run-1-tokens.jsonl", "run-1-manifest.json", events]
+    assert found == ["run-1-metrics.csv", "run-1-samples.jsonl", "run-1-tokens.jsonl", "run-1-manifest.json"]
     assert names(out) == sorted(found)
 
 
@@ -115,7 +112,7 @@ def test_an_error_in_one_file_leaves_none(db, home, run, out, names):
     assert names(out) == ["run-1-manifest.json"]
     assert (out / "run-1-manifest.json").read_text() == "mine"
     export_run(db, home, run.id, out, force=True)
-    assert len(names(out)) == 5
+    assert len(names(out)) == 4
 
 
 def test_a_run_without_steps(db, home, run, out):
@@ -125,93 +122,3 @@ def test_a_run_without_steps(db, home, run, out):
     assert [path.stat().st_size for path in paths[:2]] == [len("step\n"), 0]
     with pytest.raises(StoreError, match="no run 99"):
         export_run(db, home, 99, out)
-
-
-# ---- TensorBoard
-
-
-def crc(data):
-    """CRC-32C bit by bit."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ 0x82F63B78 * (value & 1)
-    return value ^ 0xFFFFFFFF
-
-
-def masked(data):
-    value = crc(data)
-    return ((value >> 15 | value << 17) % 2**32 + 0xA282EAD8) % 2**32
-
-
-def records(data):
-    while data:
-        (length,) = struct.unpack_from("<Q", data)
-        assert struct.unpack_from("<I", data, 8) == (masked(data[:8]),)
-        body = data[12 : 12 + length]
-        assert struct.unpack_from("<I", data, 12 + length) == (masked(body),)
-        yield fields(body)
-        data = data[16 + length :]
-
-
-def fields(data):
-    """{field number: [values]} of a protocol buffer; what is nested stays bytes."""
-    found, at = {}, 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = data[at], at + 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        if key & 7 == 0:
-            value = number()
-        elif key & 7 == 2:
-            length = number()
-            value, at = data[at : at + length], at + length
-        else:
-            form = "<d" if key & 7 == 1 else "<f"
-            (value,), at = struct.unpack_from(form, data, at), at + struct.calcsize(form)
-        found.setdefault(key >> 3, []).append(value)
-    return found
-
-
-def test_tensorboard_events(db, home, run, out, hostile):
-    path = exported_file("tfevents", db, home, run, out)
-    assert path.parent == out / "tensorboard" / "run-1"
-    content = list(records(path.read_bytes()))
-    assert content[0][3] == [b"brain.Event:2"]
-    scalars, texts, times = {}, {}, {}
-    for event in content[1:]:
-        step = event.get(2, [0])[0]
-        times[step] = event[1][0] - run.created_at
-        for value in map(fields, fields(event[5][0])[1]):
-            name = value[1][0].decode()
-            if 8 in value:
-                texts[step, name] = fields(value[8][0])[8][0].decode()
-                assert fields(fields(value[9][0])[1][0]) == {1: [b"text"]}
-            else:
-                scalars[step, name] = value[2][0]
-    assert math.isnan(scalars.pop((2, "objective/kl")))
-    expected = {
-        (1, "lr"): 6e-4, (1, "objective/kl"): 0.1, (1, "time/rollout"): 2.0, (1, "time/update"): 0.5,
-        (2, "lr"): 3e-4, (2, "time/rollout"): 2.0, (2, "time/update"): 0.5,
-        (3, "grad_norm"): math.inf, (3, "lr"): 0.0, (3, "objective/kl"): -1e-7,
-    }  # fmt: skip
-    assert scalars == pytest.approx(expected, rel=1e-6)
-    assert texts.keys() == {(0, "samples/0"), (0, "samples/1"), (2, "samples/0")}
-    assert texts[2, "samples/0"] == "    Once\n\n→ score 1.500, gold 2.000, seed 3\n\n     later"
-    assert all(line.startswith("    ") for line in texts[0, "samples/1"].split("\n\n→")[0].split("\n"))
-    assert {step: round(seconds, 3) for step, seconds in times.items()} == {0: 0.0, 1: 2.5, 2: 5.0, 3: 5.0}
-
-
-def test_two_exports_are_the_same_bytes(db, home, run, out):
-    first = exported_file("tfevents", db, home, run, out).read_bytes()
-    assert exported_file("tfevents", db, home, run, out, force=True).read_bytes() == first

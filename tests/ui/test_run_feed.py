@@ -21,7 +21,7 @@ from rlhf_lab.rewards.terms import TERMS_KEY, RewardTerm, term_records
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
-from rlhf_lab.store.runs import create_run, delete_run, get_run, set_run_status
+from rlhf_lab.store.runs import add_note, create_run, delete_run, get_run, set_run_status
 from rlhf_lab.ui.run_views import run_feed
 from rlhf_lab.ui.shared import charts
 
@@ -216,6 +216,15 @@ def test_what_a_run_has_besides_the_usual_curves(ctx):
         "ppo": ["beta", "lr"], "dpo": ["beta", "lr"], "sft": ["lr"],
     }  # fmt: skip
     assert [state["has_rollouts"] for state in static.values()] == [True, False, False]
+
+
+def test_where_a_run_is_logged_is_a_sentence_and_no_change_on_the_curves(ctx):
+    run, feed = a_run(ctx), new_feed(ctx)
+    plain = feed.poll({"run": run.id})["static"]["label_source"]
+    for words in ("logged to wandb", "wandb failed"):
+        add_note(ctx.db, run.id, words, 1, tracker=1)
+    static = feed.poll({"run": run.id})["static"]
+    assert (static["label_source"], static["events"]) == (f"{plain}; wandb failed", [])
 
 
 @pytest.mark.parametrize("requested_id", [None, "", 999, "x"])

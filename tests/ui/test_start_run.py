@@ -1,5 +1,6 @@
 """The form of a new run without a browser: its options, presets and algorithms, and what a run starts with."""
 
+import importlib.metadata
 import json
 import math
 import re
@@ -315,6 +316,29 @@ def test_a_run_has_the_reward_terms_of_the_form(ctx, lines, with_model, expected
     terms = run.manifest.get("reward_terms")
     assert (terms and [(term["name"], term["weight"], term["options"]) for term in terms]) == expected
     assert run.reward_model_id == (row.id if with_model else None)
+
+
+def test_a_run_is_logged_where_the_form_says_or_else_the_lab(ctx, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
+    monkeypatch.setenv("RLHF_LAB_TRACK", "wandb:class-7")
+    row = reward_model(ctx)
+    found = [start(ctx, PolicyConfig(), row, track=track).manifest.get("tracker") for track in ("", "trackio", "off")]
+    assert [tracker and (tracker["name"], tracker["project"]) for tracker in found] == [
+        ("wandb", "class-7"), ("trackio", "rlhf-lab"), None,
+    ]  # fmt: skip
+    field = start_run.tracker_input()
+    assert field.value == "wandb:class-7"
+    assert [value for _, value in field.choices] == ["off", "trackio", "wandb", "tensorboard", "wandb:class-7"]
+
+
+def test_a_run_whose_tracker_is_not_installed_is_not_created(ctx, monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(ConfigError, match=r"cannot be logged to trackio, which is not installed.*pip install trackio"):
+        start(ctx, PolicyConfig(), reward_model(ctx), track="trackio")
+    assert runs(ctx.db) == []
 
 
 @pytest.mark.parametrize("lines", ["", "json"])

@@ -340,8 +340,10 @@ class RunFeed:
         terms = read_terms(run.manifest.get(TERMS_KEY) or [])
         reward_terms = [(f"objective/reward/{term.label}", term.weight) for term in terms]
         drawn = {*CHART_METRICS, *(metric for metric, _ in reward_terms)}
+        logged = [str(event.payload["words"]) for event in view.events if "tracker" in event.payload]
+        source = run_summary.label_source_text(db, run, reward_model_id, run_summary.ignored_by_heads(view))
         return {
-            "label_source": run_summary.label_source_text(db, run, reward_model_id, run_summary.ignored_by_heads(view)),
+            "label_source": "; ".join([source, *logged[-1:]]),
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
             "reward_terms": reward_terms,

@@ -248,7 +248,7 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
             markers.append({"step": event.applied_step, "text": ""})
         elif event.kind in (EventKind.PAUSE, EventKind.STOP):
             text = "paused" if event.kind is EventKind.PAUSE else "stopped"
-        elif event.kind is EventKind.NOTE:
+        elif event.kind is EventKind.NOTE and "tracker" not in event.payload:
             text = str(event.payload.get("words", ""))
         if text:
             markers.append({"step": event.applied_step, "text": text})

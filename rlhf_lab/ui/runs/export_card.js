@@ -120,7 +120,7 @@ export class ExportCard {
 
   runRow(runs) {
     const description =
-      'Metrics as CSV and TensorBoard, samples, manifest; a page that opens without a lab and prints as a report; or ' +
+      'Metrics as CSV, samples, manifest; a page that opens without a lab and prints as a report; or ' +
       'its latest checkpoint, as a LoRA adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp ' +
       'load.';
     const items = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];

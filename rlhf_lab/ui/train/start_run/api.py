@@ -1,5 +1,6 @@
 """The form of a new run on the screen "Train": reward model, preset and name in a widget, every setting in native fields."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.instant_reward import labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
+from rlhf_lab.jobs.run_tracking import OFF, ROUTES, TRACK_VARIABLE
 from rlhf_lab.rewards.terms import parse_lines
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
@@ -90,11 +92,12 @@ class PresetQuery(Payload):
 class StartRun(SettingsQuery):
     """reward_model: NO_REWARD_MODEL for none, LIVE_LABELS for a live run. reward_terms: one per line. ptx_file, ptx_column: an
     uploaded file of texts for PPO-ptx and the column of the texts; "" for the texts of the embedded model, and for the default
-    column."""
+    column. track: the tracker; "" for that of the lab."""
 
     reward_model: int
     name: str = ""
     reward_terms: LongText = ""
+    track: str = ""
     ptx_file: str = ""
     ptx_column: str = ""
 
@@ -151,7 +154,7 @@ def build(ctx: Context) -> None:
     )
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(preset_config("lab"), "start")
-        form.send_values_to(component, reward_terms=reward_terms_input())
+        form.send_values_to(component, reward_terms=reward_terms_input(), track=tracker_input())
         form.fill_from(component)
 
 
@@ -222,6 +225,7 @@ def start(ctx: Context, payload: StartRun) -> StartedRun:
         name=payload.name,
         ptx_texts=ptx_texts,
         reward_terms=terms,
+        track=payload.track or None,
     )
     return {"run": run.id}
 
@@ -243,6 +247,18 @@ def reward_terms_input() -> Any:
         info="Empty: the reward model alone. Otherwise each line is a term, or a weight times a term, that is added to the "
         "reward model's score: length:5-20 (words), regex:^Yes, json, repetition, arithmetic, or FILE.py:FUNCTION "
         "from the folder rewards of the lab. The line 0.5 * reward_model halves the reward model's own weight.",
+    )
+
+
+def tracker_input() -> Any:
+    chosen = os.environ.get(TRACK_VARIABLE, "").strip() or OFF
+    return gr.Dropdown(
+        choices=list(dict.fromkeys([OFF, *ROUTES, chosen])),
+        value=chosen,
+        label="Tracker",
+        elem_id="start-track",
+        info="Metrics and samples of each step also go to this tracker, while the run goes on: trackio, Weights & Biases or "
+        "TensorBoard. Its package must be installed where the lab runs (docs/COMMAND_LINE.md).",
     )
 
 

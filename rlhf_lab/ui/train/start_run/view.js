@@ -175,10 +175,10 @@ class StartRun {
     const { name, file, column } = this.chosen;
     const texts = file && this.usesTexts ? { ptx_file: file.path, ptx_column: column } : {};
     try {
-      const { reward_terms: rewardTerms, ...settings } = await this.fields.values();
+      const { reward_terms: rewardTerms, track, ...settings } = await this.fields.values();
       const model = this.selectedModel()?.id ?? 0;
       const { run } = await api.start(
-        { settings, reward_model: model, name, reward_terms: rewardTerms, ...texts },
+        { settings, reward_model: model, name, reward_terms: rewardTerms, track, ...texts },
         file ? READ_MS : undefined,
       );
       this.state = { ...this.state, run_count: this.state.run_count + 1 };

@@ -1,0 +1,48 @@
+"""`python -m rlhf_lab track RUN --to trackio`: log a run to a tracker; the engine starts it for runs with --track."""
+
+import argparse
+import contextlib
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.common.process_env import hide_environment
+from rlhf_lab.jobs.run_tracking import Tracker
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "track",
+        "log a run to trackio, Weights & Biases or TensorBoard",
+        "It sends the steps that the tracker lacks, and follows a run in progress until it ends. A run that is started with "
+        "--track needs no such command (docs/COMMAND_LINE.md).",
+    )
+    add_common_arguments(parser)
+    parser.add_argument("run_id", metavar="RUN", type=int, help="id of the run")
+    parser.add_argument(
+        "--to", required=True, metavar="TRACKER", help="trackio, wandb or tensorboard; trackio:PROJECT, wandb:PROJECT"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS",
+        help="how long to wait for another process that logs the run to the same tracker (default 0)",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises LabError."""
+    from rlhf_lab.engine.tracker_process import RunLogger
+
+    tracker, home = Tracker.parse(args.to, os.environ), resolve_home(args)
+    hide_environment()
+    if hasattr(os, "nice"):
+        os.nice(10)  # the training comes first
+    with open_existing_database(home) as db, contextlib.redirect_stdout(sys.stderr):  # trackers print
+        position = RunLogger(db, home, args.run_id, tracker).execute(args.wait)
+    text = f"{tracker.name} has run {args.run_id} up to step {position.step}"
+    print_result(args, {"run": args.run_id, "to": tracker.name} | asdict(position), text)
+    sys.stdout = sys.stderr  # trackio prints again at the exit
+    return 0

@@ -1,0 +1,249 @@
+"""Logs a run to a tracker: reads its steps from the store, and sends each one once. Runs in a process of its own.
+
+The trackers are those of Accelerate (accelerate/tracking.py). Their names for the numbers are the ones that TRL's trainers give
+them there (docs/FROM_TRL.md).
+"""
+
+import json
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from filelock import FileLock, Timeout
+
+from rlhf_lab import __version__
+from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import Run, Sample
+from rlhf_lab.errors import ClaimedError, LabError, StoreError, TrackerError
+from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.jobs.run_control import open_job
+from rlhf_lab.jobs.run_tracking import Tracker
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
+from rlhf_lab.store.runs import add_note, get_run
+
+POLL_S = 1.0
+CALL_LIMIT_S = 300.0  # for one call of a tracker; an upload at the end of a run may take minutes
+SAMPLE_COLUMNS = ("step", "prompt", "completion", "score", "gold")
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_MAX_ERROR_CHARS = 300
+
+
+@dataclass
+class Position:
+    """What a tracker has received of a run. step: the last one; -1: none. name: of the run in the tracker."""
+
+    project: str
+    name: str
+    step: int = -1
+
+    @classmethod
+    def load(cls, file: Path, run: Run, project: str) -> Self:
+        """The stored position; the beginning if there is none for this project."""
+        try:
+            position = cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            position = None
+        if position is not None and position.project == project:
+            return position
+        return cls(project, f"{run.name} ({unique_id(run)})")
+
+
+def unique_id(run: Run) -> str:
+    """An id of the run that no run of another lab has: its id and the time of its creation in milliseconds."""
+    return f"{run.id}-{int(1000 * run.created_at):x}"
+
+
+def start_backend(tracker: Tracker, run: Run, name: str, config: dict[str, Any], folder: Path) -> tuple[Any, str]:
+    """Start one of Accelerate's trackers; returns it, and how to look at what it logs.
+
+    name: of the run in the tracker; if it exists there, it is continued. folder: for files that the tracker keeps locally.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Accelerate, which imports torch, would occupy memory of the GPU
+    from accelerate import PartialState, tracking
+
+    PartialState(cpu=True)  # one process, whatever the environment says; Accelerate's loggers need it
+    match tracker.name:
+        case "trackio":
+            backend = tracking.TrackioTracker(
+                tracker.project, name=name, config=config, resume="allow", embed=False, private=True, auto_log_gpu=False,
+                auto_log_cpu=False,
+            )  # fmt: skip
+            place = tracker.route.get("TRACKIO_SPACE_ID") or tracker.route.get("TRACKIO_SERVER_URL")
+            look = f"at {place}" if place else f"with: trackio show --project {tracker.project}"
+        case "wandb":
+            import wandb
+
+            settings = wandb.Settings(
+                console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True,
+                x_disable_machine_info=True, x_save_requirements=False,
+            )  # fmt: skip
+            backend = tracking.WandBTracker(
+                tracker.project, name=name, id=f"rlhf-lab-{unique_id(run)}", config=config, resume="allow", save_code=False,
+                settings=settings, dir=tracker.route.get("WANDB_DIR") or folder,
+            )  # fmt: skip
+            look = "on its page there; if wandb is offline, send the run's files with: wandb sync"
+        case _:
+            backend = tracking.TensorBoardTracker("tensorboard", folder)
+            look = "with: tensorboard --logdir runs (in the lab's home)"
+    backend.start()
+    return backend, look
+
+
+def logged_value(tracker_name: str, samples: Sequence[Sample], step: int) -> Any:
+    """The samples of a step as a table; TensorBoard has none and gets a text."""
+    if tracker_name == "tensorboard":
+        return "\n\n".join(map(sample_markdown, samples))
+    rows = [[step, s.prompt, s.text, None if math.isnan(s.score) else s.score, s.gold] for s in samples]
+    if tracker_name == "wandb":
+        from wandb import Table
+    else:
+        from trackio import Table
+    return Table(columns=list(SAMPLE_COLUMNS), data=rows)
+
+
+def sample_markdown(sample: Sample) -> str:
+    """Prompt and text as indented blocks, so that neither is rendered as Markdown or HTML."""
+    score = "" if math.isnan(sample.score) else f"score {sample.score:.3f}, "
+    gold = "" if sample.gold is None else f"gold {sample.gold:.3f}, "
+    return f"{_indent(sample.prompt)}\n\n→ {score}{gold}seed {sample.seed}\n\n{_indent(sample.text)}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines() or [""])
+
+
+def tracker_key(name: str) -> str:
+    """The name of a metric in a tracker: TRL's trainers log through transformers, which writes train/ before all but eval/."""
+    return name if name.startswith("eval/") else f"train/{name}"
+
+
+class RunLogger:
+    """Sends the steps of a run to a tracker until the run ends, or the process that started this one."""
+
+    def __init__(
+        self,
+        db: Database,
+        home: Path,
+        run_id: int,
+        tracker: Tracker,
+        start: Callable[..., tuple[Any, str]] = start_backend,
+    ) -> None:
+        self._db, self._run, self._tracker, self._start = db, get_run(db, run_id), tracker, start
+        self._folder = run_folder(home, run_id) / "tracking"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = self._folder / f"{tracker.name}.json"
+        self._position = Position.load(self._file, self._run, tracker.project)
+        self._backend: Any = None
+
+    def execute(self, wait_s: float = 0.0) -> Position:
+        """Log the steps that the tracker lacks, then each new one until the run ends; returns what the tracker has.
+
+        Raises ClaimedError if another process does this already, for more than wait_s seconds, TrackerError if the tracker fails,
+        and StoreError.
+        """
+        try:
+            with FileLock(self._folder / f"{self._tracker.name}.lock", timeout=wait_s):
+                self._position = Position.load(self._file, self._run, self._tracker.project)
+                self._follow()
+        except Timeout:
+            raise ClaimedError(
+                f"Another process logs run {self._run.id} to {self._tracker.name} already. Wait until it has ended."
+            ) from None
+        except LabError:
+            raise
+        except Exception as error:
+            raise TrackerError(self._note_failure(f"{type(error).__name__}: {error}")) from error
+        return self._position
+
+    def _follow(self) -> None:
+        parent = os.getppid()
+        while True:
+            is_last = os.getppid() != parent or not self._is_active()
+            for step, metrics, samples in self._new_steps():
+                self._send(step, metrics, samples)
+            if is_last:
+                break
+            time.sleep(POLL_S)
+        if self._backend is not None:
+            with self._time_limit():
+                self._backend.finish()
+
+    def _is_active(self) -> bool:
+        status = get_run(self._db, self._run.id).status
+        return status in ACTIVE_RUN_STATUSES or open_job(self._db, self._run.id) is not None
+
+    def _new_steps(self) -> Iterator[tuple[int, dict[str, float], list[Sample]]]:
+        """Step, metrics and samples of each step after the position. A resumed run repeats steps, which are not sent again."""
+        metrics = dict(metrics_since(self._db, self._run.id, self._position.step))
+        sampled = {step for step in sample_steps(self._db, self._run.id) if step > self._position.step}
+        for step in sorted(metrics.keys() | sampled):
+            yield step, metrics.get(step, {}), samples_at(self._db, self._run.id, step) if step in sampled else []
+
+    def _send(self, step: int, metrics: dict[str, float], samples: Sequence[Sample]) -> None:
+        with self._time_limit():
+            if self._backend is None:
+                self._backend = self._begin()
+            values: dict[str, Any] = {tracker_key(k): v for k, v in metrics.items() if math.isfinite(v)}
+            if samples:
+                values["completions"] = logged_value(self._tracker.name, samples, step)
+            options = {"commit": True} if self._tracker.name == "wandb" else {}  # otherwise it waits for the next step
+            self._backend.log(values, step=step, **options)
+        self._position.step = step
+        write_file_atomically(self._file, json.dumps(asdict(self._position)))
+
+    def _begin(self) -> Any:
+        """Start the tracker, and note in the run's history where its data are."""
+        run, position, name = self._run, self._position, self._tracker.name
+        config = run.config | {
+            "run": run.id, "model": portable_name(get_project(self._db, run.project_id).model),
+            "reward_model": run.reward_model_id, "rlhf_lab": __version__,
+        }  # fmt: skip
+        backend, look = self._start(self._tracker, run, position.name, config, self._folder)
+        project = "" if name == "tensorboard" else f", project {position.project}, run {position.name}"
+        add_note(self._db, run.id, f"logged to {name}{project}; look at it {look}", max(0, position.step), tracker=1)
+        return backend
+
+    @contextmanager
+    def _time_limit(self) -> Iterator[None]:
+        """End this process if the block takes longer than CALL_LIMIT_S: a call that hangs cannot be ended alone."""
+        timer = threading.Timer(CALL_LIMIT_S, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> NoReturn:
+        try:
+            print(self._note_failure(f"no answer for {CALL_LIMIT_S:g} s"), file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+
+    def _note_failure(self, reason: str) -> str:
+        """Say in the run's history, without secrets of the environment, that the tracker failed."""
+        for name, value in os.environ.items():
+            if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
+                reason = reason.replace(value, "…")
+        reason = " ".join(reason.split())[:_MAX_ERROR_CHARS]
+        message = (
+            f"{self._tracker.name} failed, and the run goes on without it ({reason}). To send the missing steps: "
+            f"track {self._run.id} --to {self._tracker.name}"
+        )
+        try:
+            add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1)
+        except StoreError as error:
+            logging.getLogger("rlhf_lab.engine").warning("the failure could not be noted: %s", error)
+        return message
