@@ -1,10 +1,10 @@
 """A home of an earlier version opens, reports the same, resumes its paused run to the same numbers, and is shown by the page.
 
 homes/REVISION/ has the home.tar.gz of a schema revision, made with the code of the commit `made_by`, and expected.json, what
-that commit reported about it: 0009 is version 0.1.0, 0018 the first commit with that schema after version 0.2.0, 0021 version
-0.3.0. None is ever regenerated. The test uses only commands, exported files and some database tables, so it does not depend on names inside the
-package. On the machine of expected.json (processor, torch, compiler) numbers must be equal bit for bit; elsewhere matrix products
-round differently, and TOLERANCE is the allowed difference.
+that commit reported about it: 0009 is version 0.1.0, 0018 the first commit with that schema after version 0.2.0, and 0021 is
+version 0.3.0. None is ever regenerated. The test uses only commands, exported files and some database tables, so it does not
+depend on names inside the package. On the machine of expected.json (processor, torch, compiler) numbers must be equal bit for
+bit; elsewhere matrix products round differently, and TOLERANCE is the allowed difference.
 """
 
 import contextlib
