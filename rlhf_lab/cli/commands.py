@@ -442,9 +442,10 @@ def run_runs(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     with open_existing_database(home) as db:
         run_lock.mark_interrupted_runs(db, home)
-        listed = runs(db, args.project)
+        listed = runs(db, args.project, made_elsewhere=True)
     rows = [
         {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}
+        | ({"made_elsewhere": r.outside_file, "message": f"made elsewhere: {r.outside_file}"} if r.outside_file else {})
         for r in listed
     ]
     text = "\n".join("{id:>4}  {status:<12} step {step} of {of}  {name}  {message}".format(**row) for row in rows)

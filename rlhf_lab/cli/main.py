@@ -16,6 +16,7 @@ COMMAND_MODULES = {
     **dict.fromkeys(("pairs", "label", "train-reward", "train-policy", "complete", "runs", "stop-engine"), "commands"),
     "control": "control",
     **dict.fromkeys(("import", "imports"), "import_"),
+    "import-run": "import_run",
     "export": "export",
     "share": "share",
     "track": "track",

@@ -251,6 +251,11 @@ class Run:
     created_at: float
     updated_at: float
 
+    @property
+    def outside_file(self) -> str:
+        """The file that its metrics are from, if it was made elsewhere; "" for a run of the lab."""
+        return str((self.manifest.get(MADE_ELSEWHERE) or {}).get("file", ""))
+
 
 @dataclass(frozen=True)
 class RunEvent:
@@ -266,6 +271,8 @@ class RunEvent:
 
 #: Key in the payload of a job for the person who requested it; only they may read and cancel it.
 REQUESTER_KEY = "requested_by"
+#: Key in the manifest of a run that was made elsewhere, for the file and the SHA-256 of its metrics. It has nothing else.
+MADE_ELSEWHERE = "made_elsewhere"
 #: Key in the manifest of a run that a visitor started in demo mode.
 VISITOR_RUN = "visitor"
 TRACKER_KEY = "tracker"  # in the manifest of a run that is logged to one (jobs/run_tracking.py)

@@ -510,7 +510,7 @@ def rename(db: Database, run_id: int, name: str) -> str:
 def delete(db: Database, home: Path, run_id: int) -> None:
     """Delete a run with its metrics and checkpoints. Raises StoreError while it is active, or if files cannot be deleted."""
     run_lock.mark_interrupted_runs(db, home)
-    run = get_run(db, run_id)
+    run = get_run(db, run_id, made_elsewhere=True)
     if run.status in ACTIVE_RUN_STATUSES or open_job(db, run_id) is not None:
         raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")
     delete_run(db, run_id)

@@ -1,17 +1,22 @@
 """The records of each step of a run: metrics, samples, and the tokens of a few rollout rows."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, delete, func, insert, select
 
 from rlhf_lab.common.curves import Point, downsample
-from rlhf_lab.common.records import Sample, StepResult, TokenRecord
+from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.records import MADE_ELSEWHERE, Sample, StepResult, TokenRecord
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.runs import update_run
+
+ROWS_PER_INSERT = 10_000
 
 
 def record_step(db: Database, run_id: int, result: StepResult) -> None:
@@ -44,6 +49,30 @@ def record_step(db: Database, run_id: int, result: StepResult) -> None:
             conn.execute(delete(table).where(table.c.run_id == run_id, table.c.step.between(result.step, result.step)))
             if values:
                 conn.execute(insert(table), [{"run_id": run_id, "step": result.step, **value} for value in values])
+
+
+def add_outside_run(
+    db: Database, project_id: int, name: str, source: Mapping[str, Any], steps: Mapping[int, Mapping[str, float]]
+) -> int:
+    """Store the metrics of a run that was made elsewhere, in one transaction; returns its id.
+
+    source: `file` and `sha256` of the metrics. steps: not empty.
+    """
+    now, last = time.time(), max(steps)
+    run = {
+        "project_id": project_id, "name": name, "status": RunStatus.DONE, "config": {}, "step": last, "total_steps": last,
+        "manifest": {MADE_ELSEWHERE: dict(source)}, "message": "", "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    rows = (
+        {"name": metric, "step": step, "value": nan_to_null(value)}
+        for step, metrics in steps.items()
+        for metric, value in metrics.items()
+    )
+    with db.write() as conn:
+        run_id = insert_row(conn, t.runs, run)
+        while chunk := [{"run_id": run_id, **row} for row in itertools.islice(rows, ROWS_PER_INSERT)]:
+            conn.execute(insert(t.metrics), chunk)
+    return run_id
 
 
 def delete_steps_after(db: Database, run_id: int, step: int) -> None:
@@ -91,9 +120,15 @@ def metric_series(
     return {name: downsample(points, max_points) for name, points in curves.items()}
 
 
-def metric_names(db: Database, run_id: int) -> list[str]:
-    """The sorted names of the metrics recorded at the first or newest step; offline methods do not measure all at each step."""
+def metric_names(db: Database, run_id: int, *, of_all_steps: bool = False) -> list[str]:
+    """The sorted names of the metrics recorded at the first or newest step; offline methods do not measure all at each step.
+
+    of_all_steps: reads all rows of the run.
+    """
     m = t.metrics.c
+    if of_all_steps:
+        with db.read() as conn:
+            return list(conn.execute(select(m.name).where(m.run_id == run_id).distinct().order_by(m.name)).scalars())
     first, newest = (select(end(m.step)).where(m.run_id == run_id).scalar_subquery() for end in (func.min, func.max))
     query = select(m.name).where(m.run_id == run_id, m.step.in_((first, newest))).distinct().order_by(m.name)
     return list(db.fetch(query).scalars())

@@ -42,19 +42,27 @@ def create_run(
         return Run(id=insert_row(conn, t.runs, values), **values)
 
 
-def get_run(db: Database, run_id: int) -> Run:
+def get_run(db: Database, run_id: int, *, made_elsewhere: bool = False) -> Run:
+    """A run. Raises StoreError if there is none, and for one that was made elsewhere unless that is allowed."""
     row = db.fetch(select(t.runs).where(t.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(run_id)
-    return Run(**row._mapping)
+    run = Run(**row._mapping)
+    if run.outside_file and not made_elsewhere:
+        raise StoreError(
+            f"Run {run_id} was made elsewhere ({run.outside_file}): the lab has its metrics and no model. It can be compared "
+            "under Runs & data. Choose a run of the lab."
+        )
+    return run
 
 
-def runs(db: Database, project_id: int | None = None) -> list[Run]:
-    """The runs of one project, or of all (None), newest first."""
+def runs(db: Database, project_id: int | None = None, *, made_elsewhere: bool = False) -> list[Run]:
+    """The runs of one project, or of all (None), newest first. made_elsewhere: also those of which there are only metrics."""
     query = select(t.runs).order_by(t.runs.c.id.desc())
     if project_id is not None:
         query = query.where(t.runs.c.project_id == project_id)
-    return [Run(**row._mapping) for row in db.fetch(query)]
+    found = [Run(**row._mapping) for row in db.fetch(query)]
+    return [run for run in found if made_elsewhere or not run.outside_file]
 
 
 def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = "") -> None:

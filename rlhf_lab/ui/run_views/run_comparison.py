@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import LabelSnapshot, RewardModelRow, Run
+from rlhf_lab.common.records import MADE_ELSEWHERE, LabelSnapshot, RewardModelRow, Run
 from rlhf_lab.common.text import plain_number
 from rlhf_lab.common.text_attributes import attribute_labels, ignored_in
 from rlhf_lab.config.base import fields_of
@@ -33,8 +33,11 @@ NO_POINT_LIMIT = 10**9
 
 
 class ComparedRun(TypedDict):
+    """outside_file: as in `RunRow`."""
+
     id: int
     name: str
+    outside_file: str
     points: list[JsonPoint]
     score_frontier: list[list[float]]
     gold_frontier: list[list[float]]
@@ -60,7 +63,7 @@ class RunComparison(TypedDict):
 def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> RunComparison:
     """Everything that the charts and the table of these runs show; the score in place of an unknown metric."""
     compared_runs: list[ComparedRun] = []
-    metrics = {name for run in selected_runs for name in metric_names(db, run.id)}
+    metrics = {name for run in selected_runs for name in metric_names(db, run.id, of_all_steps=bool(run.outside_file))}
     if metric not in metrics and metric not in {curve.metric for curve in CURVES}:
         metric = SCORE
     for run in selected_runs:
@@ -70,6 +73,7 @@ def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> Run
             {
                 "id": run.id,
                 "name": run.name,
+                "outside_file": run.outside_file,
                 "points": run_summary.encode_points(points),
                 "score_frontier": frontier(curves[KL], curves[SCORE]),
                 "gold_frontier": frontier(curves[KL], curves[GOLD]),
@@ -116,7 +120,8 @@ def setting_differences(db: Database, selected_runs: Sequence[Run]) -> list[Sett
         distinct_values = {
             column.get(name, "–")
             for column, run in zip(columns, selected_runs, strict=True)
-            if name in column or run.manifest.get("machine")  # a run that never started has no record of its machine
+            # of a run that never started, the machine is not known; of one made elsewhere, nothing is
+            if name in column or run.manifest.get("machine")
         }
         if len(distinct_values) > 1:
             values = [column.get(name, "–") for column in columns]
@@ -125,10 +130,17 @@ def setting_differences(db: Database, selected_runs: Sequence[Run]) -> list[Sett
 
 
 def run_settings(db: Database, run: Run) -> dict[str, str]:
-    """Everything that determines what a run does, as text; a setting missing from its config has the default."""
+    """Everything that determines what a run does, as text; a setting missing from its config has the default.
+
+    Of a run that was made elsewhere nothing is known but its file.
+    """
+    if run.outside_file:
+        digest = str(run.manifest[MADE_ELSEWHERE].get("sha256", ""))[:8]
+        return {"made": f"elsewhere: {run.outside_file}, {digest}"}
     row, terms = reward_model_of(db, run.reward_model_id), read_terms(run.manifest.get(TERMS_KEY) or [])
     machine = run.manifest.get("machine") or {}
     settings_text = {
+        "made": "in this lab",
         "reward model": str(row.id) if row else "none",
         **({"reward": run_control.reward_text(run.reward_model_id, terms)} if terms else {}),
         **_label_settings(run, row),

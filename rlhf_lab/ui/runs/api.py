@@ -72,10 +72,12 @@ class NewRunName(RunPayload):
 
 
 class RunRow(TypedDict):
-    """A row of the list. score, kl, gold: recent means (`recent_mean`). sparkline: of the score."""
+    """A row of the list. score, kl, gold: recent means (`recent_mean`). sparkline: of the score. outside_file: the file with the
+    metrics of a run that was made elsewhere, else "". algorithm: "" for such a run."""
 
     id: int
     name: str
+    outside_file: str
     algorithm: str
     status: RunStatus
     step: int
@@ -132,7 +134,7 @@ def build(ctx: Context) -> None:
 def overview(ctx: Context, query: Payload) -> RunsOverview:
     project = ctx.project
     counts = vote_counts(ctx.db, project.id)
-    project_runs = runs(ctx.db, project.id)
+    project_runs = runs(ctx.db, project.id, made_elsewhere=True)
     return {
         "project": project.id,
         "name": project.name,
@@ -150,7 +152,7 @@ def overview(ctx: Context, query: Payload) -> RunsOverview:
 @api.read(ComparisonQuery)
 def compare(ctx: Context, query: ComparisonQuery) -> Comparison | None:
     """The charts of the requested runs; deleted runs and those of other projects are left out. None if the page has them."""
-    runs_by_id = {run.id: run for run in runs(ctx.db, ctx.project.id)}
+    runs_by_id = {run.id: run for run in runs(ctx.db, ctx.project.id, made_elsewhere=True)}
     selected_runs = [runs_by_id[run_id] for run_id in dict.fromkeys(query.runs) if run_id in runs_by_id][:MAX_RUNS]
     # computed from what changes with the runs, because a comparison takes much longer than this request
     revision = revision_of([query.metric, [(run.id, run.name, run.updated_at) for run in selected_runs]])
@@ -192,7 +194,7 @@ def delete(ctx: Context, payload: RunPayload) -> str:
 
 def require_run(ctx: Context, run_id: int) -> None:
     """Raises ConfigError for a run that is not in the open project."""
-    if run_id not in {run.id for run in runs(ctx.db, ctx.project.id)}:
+    if run_id not in {run.id for run in runs(ctx.db, ctx.project.id, made_elsewhere=True)}:
         raise ConfigError(
             f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
         )
@@ -224,7 +226,8 @@ def run_row(db: Database, run: Run) -> RunRow:
     return {
         "id": run.id,
         "name": run.name,
-        "algorithm": str(run.config["algorithm"]),
+        "outside_file": run.outside_file,
+        "algorithm": "" if run.outside_file else str(run.config["algorithm"]),
         "status": run.status,
         "step": run.step,
         "total_steps": run.total_steps,

@@ -76,7 +76,8 @@ export class Comparison {
 
   /** @param {ComparedRun} run */
   nameOf(run) {
-    return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}`;
+    const origin = run.outside_file && ` (made elsewhere: ${run.outside_file})`;
+    return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}${origin}`;
   }
 
   /** @param {ComparedRun} run */
@@ -119,7 +120,7 @@ export class Comparison {
   // hover: plotly's template of the text at a point.
   /** @param {ComparedRun} run */
   trace(run, points, hover) {
-    const name = plotlyText(run.name, MAX_NAME_CHARS);
+    const name = plotlyText(run.name, MAX_NAME_CHARS) + (run.outside_file ? ' (made elsewhere)' : '');
     return {
       x: points.map((point) => point[0]),
       y: points.map((point) => point[1]),

@@ -61,7 +61,8 @@ export class ExportCard {
   // Draws the card if what it offers has changed; choices are kept.
   /** @param {RunsOverview} overview */
   update(overview) {
-    const { project, labels, annotators, reward_models: models, runs } = overview;
+    const { project, labels, annotators, reward_models: models } = overview;
+    const runs = overview.runs.filter((run) => !run.outside_file);
     const shown = JSON.stringify([
       project,
       labels,

@@ -55,8 +55,7 @@ function row(run, screen) {
   return html`<tr data-run=${run.id}>
     <td class="pick">${compareBox(run, screen)}</td>
     <td class="name">${screen.isEditing(run.id, 'name') ? newName(run, screen) : name(run, screen)}</td>
-    ${figure('algorithm', run.algorithm)}
-    <td><span class="lab-badge ${STATUS_STYLES[run.status]}" title=${run.message || null}>${run.status}</span></td>
+    ${figure('algorithm', run.algorithm || '–')} <td>${status(run)}</td>
     <td class="step">${progress(run)}</td>
     <td class="curve" title="the score over the steps">${scoreSparkline(run.sparkline)}</td>
     ${figure('score', formatNumber(run.score))} ${figure('KL', formatNumber(run.kl))}
@@ -66,6 +65,12 @@ function row(run, screen) {
     </td>
     <td class="actions">${screen.isEditing(run.id, 'delete') ? deletion(run, screen) : actions(run, screen)}</td>
   </tr>`;
+}
+
+/** @param {RunRow} run */
+function status(run) {
+  if (run.outside_file) return html`<span class="lab-badge warn" title="only its metrics are here">made elsewhere</span>`;
+  return html`<span class="lab-badge ${STATUS_STYLES[run.status]}" title=${run.message || null}>${run.status}</span>`;
 }
 
 /** @param {RunRow} run */
@@ -90,6 +95,7 @@ function name(run, screen) {
     ${run.name}
   </button>`;
   return html`<span class="muted">${run.id}</span> ${operatorOnly(rename)}
+    ${run.outside_file && html`<p class="muted message">from ${run.outside_file}</p>`}
     ${run.message && run.status === 'failed' && html`<p class="muted message">${run.message}</p>`}`;
 }
 
@@ -123,8 +129,9 @@ function actions(run, screen) {
     title: run.is_active ? 'stop it first under Train' : 'asks first',
   });
   const title = 'its curves and samples, under Train';
+  const isOurs = !run.outside_file; // of others there are only metrics
   return html`<div class="lab-row">
-    ${button('run-watch', 'Show', () => showRun(run.id), '', { title })}
+    ${isOurs && button('run-watch', 'Show', () => showRun(run.id), '', { title })}
     ${operatorOnly(run.is_resumable && resume, remove)}
   </div>`;
 }
