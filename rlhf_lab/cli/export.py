@@ -36,14 +36,18 @@ from rlhf_lab.exporters.label_export import (
 )
 from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.exporters.trl_recipe import export_label_recipe, export_run_recipe
+from rlhf_lab.exporters.trl_settings import TRL_VERSION
 from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.system_role import exports_system_role
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import latest_reward_model
-from rlhf_lab.store.runs import runs
+from rlhf_lab.store.runs import get_run, runs
 
 ALL_SOURCES = "all"
+LABEL_TRAINERS = {"reward": "Reward", "dpo": "DPO"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -53,7 +57,9 @@ def add_parser(subparsers: Any) -> None:
         "write labels, a run or a reward model as files that other tools read",
         "`export WHAT --help` describes the options of each kind.",
     )
-    subparsers = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|model|reward-model")
+    subparsers = parser.add_subparsers(
+        dest="what", required=True, metavar="labels|dataset|run|model|reward-model|recipe"
+    )
     labels = _add_export_parser(subparsers, "labels", "preference data for TRL, one file", _export_labels)
     _add_label_arguments(labels, "jsonl")
     dataset = _add_export_parser(
@@ -84,6 +90,29 @@ def add_parser(subparsers: Any) -> None:
         "reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)"
     )
     _add_push_arguments(reward, "model")
+    recipe = _add_export_parser(
+        subparsers,
+        "recipe",
+        "a folder with data, reward and script that goes on with a run or labels in TRL",
+        _export_recipe,
+    )
+    recipe.add_argument(
+        "what_for", metavar="RUN|labels", nargs="?", default=None,
+        help='id of the run (default: the project\'s newest), or "labels" for those of the project',
+    )  # fmt: skip
+    recipe.add_argument(
+        "--to", choices=("trl",), default="trl", help=f"for which program (default trl, version {TRL_VERSION})"
+    )
+    recipe.add_argument(
+        "--trainer",
+        choices=LABEL_TRAINERS,
+        default="reward",
+        help="with labels: train a reward model (default), or by DPO",
+    )
+    recipe.add_argument(
+        "--source", choices=[*(s.value for s in Source), ALL_SOURCES], default=None,
+        help="with labels: whose (default human)",
+    )  # fmt: skip
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser, step_help: str) -> None:
@@ -226,6 +255,25 @@ def _label_progress(args: argparse.Namespace) -> Iterator[FractionCallback]:
         return
     with progress_reporter("writing the labels") as report:
         yield lambda fraction: report(fraction, None)
+
+
+def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
+    is_labels = args.what_for == "labels"
+    if not is_labels and not (args.what_for or "1").isdecimal():
+        raise ConfigError(f'"{args.what_for}" is no run: give the id of a run, or the word labels.')
+    if is_labels:
+        project = pick_project(db, args.project)
+    else:
+        args.run_id = args.what_for
+        project = get_project(db, get_run(db, _run_id(args, db)).project_id)
+    messages = has_chat_template(project.model)
+    texts = LabelExportOptions(
+        source=None if args.source == ALL_SOURCES else Source(args.source or Source.HUMAN), layout="training",
+        messages=messages, system_role=not messages or exports_system_role(db, project),
+    )  # fmt: skip
+    if is_labels:
+        return export_label_recipe(db, project.id, out, texts, trainer=LABEL_TRAINERS[args.trainer], force=args.force)
+    return export_run_recipe(db, home, _run_id(args, db), out, texts, force=args.force)
 
 
 def _run_id(args: argparse.Namespace, db: Database) -> int:

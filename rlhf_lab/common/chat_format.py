@@ -168,6 +168,12 @@ def plain_prompt(text: str) -> str:
     return to_transcript(chat) if chat else text
 
 
+def plain_prompt_with_system(prompt: str, system_prompt: str) -> str:
+    """A stored prompt for a model without a chat template: its text, after the system prompt and an empty line."""
+    text = plain_prompt(prompt)
+    return f"{system_prompt}\n\n{text}" if system_prompt and chat_of_prompt(prompt)[0]["role"] != "system" else text
+
+
 def to_transcript(chat: Chat) -> str:
     turns = [f"{TURN_SEPARATOR}{SPEAKER_BY_ROLE[message['role']]}: {message['content']}" for message in chat]
     return "".join(turns) + ASSISTANT_PREFIX

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.common.hashing import file_sha256
 
@@ -36,19 +37,26 @@ def newest_intact_step(run_folder: Path) -> int | None:
 def best_step(run_folder: Path) -> int | None:
     """The step with the best score on held-out prompts within the KL budget, or None.
 
-    It is read from the newest checkpoint with a readable state. None if the run has no budget, or if the checkpoint of that
-    step is missing or damaged.
+    None if the run has no budget, or if the checkpoint of that step is missing or damaged.
     """
+    best = saved_numbers(run_folder).get("best")
+    best_folder = checkpoint_folder(run_folder, int(best[0])) if best else None
+    is_usable = best_folder is not None and is_adapter_intact(best_folder, _cached_sha256)
+    return int(best[0]) if best and is_usable else None
+
+
+def saved_numbers(run_folder: Path) -> dict[str, Any]:
+    """The numbers of the newest checkpoint with a readable state (`TrainState.state_dict`); {} without one."""
     for step in reversed(checkpoint_steps(run_folder)):
         try:
-            state = json.loads((checkpoint_folder(run_folder, step) / STATE_FILE).read_text(encoding="utf-8"))
-            best = state["numbers"].get("best")
-        except (OSError, ValueError, KeyError, AttributeError):
+            numbers = json.loads((checkpoint_folder(run_folder, step) / STATE_FILE).read_text(encoding="utf-8"))[
+                "numbers"
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
             continue
-        best_folder = checkpoint_folder(run_folder, int(best[0])) if best else None
-        is_usable = best_folder is not None and is_adapter_intact(best_folder, _cached_sha256)
-        return int(best[0]) if is_usable else None
-    return None
+        if isinstance(numbers, dict):
+            return numbers
+    return {}
 
 
 def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:

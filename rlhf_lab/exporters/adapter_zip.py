@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,16 +64,34 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
 
     A sequence classifier with one label if it meets `sequence_classifier.CONDITIONS`.
     """
+    files = reward_model_files(db, home, reward_model_id)
+    with atomic_output(out_dir, force=force) as output:
+        _write_zip(output.add(f"reward-model-{reward_model_id}.zip"), files.folder, files.names, files.overrides)
+    return output.paths[0]
+
+
+@dataclass(frozen=True)
+class RewardModelFiles:
+    """An exported reward model: files of its folder by name, and files that replace or add to them."""
+
+    folder: Path
+    names: list[str]
+    overrides: dict[str, str | bytes]
+    facts: readme_templates.RewardModelFacts
+
+
+def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str | None = None) -> RewardModelFiles:
+    """The files of `export_reward_model`, which raises the same errors. base: name of the base model in them."""
     row = get_reward_model(db, reward_model_id)
     project = get_project(db, row.project_id)
     folder = home / row.path
     try:
         head_config = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
         names, offset = [*REWARD_MODEL_FILES], None
-        overrides: dict[str, str | bytes] = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone")}
+        overrides: dict[str, str | bytes] = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone", base)}
         if head_config["adapter"]:
             names = [*ADAPTER_FILES, *names]
-            overrides[ADAPTER_CONFIG] = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
+            overrides[ADAPTER_CONFIG] = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path", base)
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise ValueError(f"it lacks {', '.join(missing)}")
         unmet = sequence_classifier.unmet_conditions(head_config)
@@ -84,13 +103,12 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
             f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are "
             "untouched."
         ) from error
+    base = base or base_model_name(project.model)
     facts = readme_templates.RewardModelFacts(
-        row, project, base_model_name(project.model), head_config, offset, tuple(unmet), card_origin(db, project)
+        row, project, base, head_config, offset, tuple(unmet), card_origin(db, project)
     )
     overrides["README.md"] = readme_templates.reward_model_card(facts)
-    with atomic_output(out_dir, force=force) as output:
-        _write_zip(output.add(f"reward-model-{reward_model_id}.zip"), folder, names, overrides)
-    return output.paths[0]
+    return RewardModelFiles(folder, names, overrides, facts)
 
 
 def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: int | None) -> None:
@@ -129,11 +147,11 @@ def find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
     )
 
 
-def _portable_json(path: Path, key: str) -> str:
-    """The content of a JSON file with a portable model name under `key`."""
+def _portable_json(path: Path, key: str, name: str | None = None) -> str:
+    """The content of a JSON file with another model name under `key`; None: the name there, made portable."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if values.get(key):
-        values[key] = portable_name(str(values[key]))
+        values[key] = name or portable_name(str(values[key]))
     return json.dumps(values, indent=1) + "\n"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder
-from rlhf_lab.common.model_folder import CARD_FILE
+from rlhf_lab.common.model_folder import CARD_FILE, TOKENIZER_PATTERNS
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters.json_io import portable_name
@@ -34,10 +34,15 @@ def base_folder(project: Project) -> Path:
             folder = Path(snapshot_download(project.model, local_files_only=True))
         except (OSError, ValueError) as error:
             raise StoreError(
-                f"The base model {project.model} is not on this machine, and the adapter is merged into its weights. Open the "
-                "project once, which fetches the model, or export the adapter alone."
+                f"The base model {project.model} is not on this machine, and this export needs its files. Open the project once, "
+                "which fetches the model, or export the adapter alone."
             ) from error
     return folder
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a model folder that belong to its tokenizer and chat template."""
+    return sorted({path for pattern in TOKENIZER_PATTERNS for path in folder.glob(pattern) if path.is_file()})
 
 
 def card_origin(db: Database, project: Project) -> dict[str, Any]:

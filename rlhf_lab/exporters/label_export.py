@@ -6,7 +6,7 @@ returned the first one: half of the time of an export.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,11 +118,16 @@ def export_labels(
 
 
 def label_batches(
-    db: Database, project: Project, options: LabelExportOptions, on_progress: FractionCallback = ignore_fraction
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction read so far."""
+    db: Database, project: Project, options: LabelExportOptions, on_progress: FractionCallback = ignore_fraction,
+    only: Container[int] | None = None,
+) -> Iterator[list[dict[str, Any]]]:  # fmt: skip
+    """The rows of an export, at most BATCH_ROWS at a time; after each batch on_progress gets the fraction read so far.
+
+    only: ids of votes; all others are left out.
+    """
     with db.read() as conn:
         vote_ids = _vote_ids(conn, project.id, options, drops_ties=options.drops_ties)
+        vote_ids = [vote_id for vote_id in vote_ids if only is None or vote_id in only]
         pseudonyms = {} if options.names else _pseudonyms(conn)
         for start in range(0, len(vote_ids), BATCH_ROWS):
             batch_ids = vote_ids[start : start + BATCH_ROWS]

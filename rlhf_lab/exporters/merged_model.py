@@ -22,7 +22,6 @@ from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE
 from rlhf_lab.common.model_folder import (
     CONFIG_FILE,
     GENERATION_CONFIG_FILE,
-    TOKENIZER_PATTERNS,
     declared_token_ids,
     end_token_ids,
     read_json,
@@ -34,7 +33,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters import readme_templates
 from rlhf_lab.exporters.adapter_zip import find_checkpoint, resolve_step
-from rlhf_lab.exporters.base_model import base_folder, base_model_name, card_origin
+from rlhf_lab.exporters.base_model import base_folder, base_model_name, card_origin, tokenizer_files
 from rlhf_lab.exporters.json_io import write_json
 from rlhf_lab.exporters.modelfile import modelfile
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
@@ -94,7 +93,7 @@ def export_model(
     folder_name = f"run-{run.id}-{checkpoint.name}-model"
     with atomic_output(out_dir, force=force) as output:
         rounding = _write_weights(output, folder_name, base, checkpoint, dtype)
-        for path in sorted({path for pattern in TOKENIZER_PATTERNS for path in base.glob(pattern) if path.is_file()}):
+        for path in tokenizer_files(base):
             shutil.copyfile(path, output.add(f"{folder_name}/{path.name}"))
         write_json(output.add(f"{folder_name}/{CONFIG_FILE}"), _model_config(base, dtype))
         write_json(output.add(f"{folder_name}/{GENERATION_CONFIG_FILE}"), _generation_config(base, run))

@@ -206,7 +206,7 @@ def reward_model_card(facts: RewardModelFacts) -> str:
     row, base, head_config, offset = facts.row, facts.base, facts.head_config, facts.offset
     accuracy = row.report.get("accuracy")
     accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
-    code = _adapter_and_head_code(base, head_config) if offset is None else _classifier_code(base, offset)
+    code = scoring_code(facts)
     lacks = f"\nIt is no sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (
         facts.unmet
     ) else ""  # fmt: skip
@@ -318,14 +318,21 @@ def _description(head_config: dict[str, Any], offset: float | None) -> str:
     )
 
 
-def _classifier_code(base: str, offset: float) -> str:
+def scoring_code(facts: RewardModelFacts, folder: str = ".") -> str:
+    """Code that loads an exported reward model from a folder and defines `score_ids`, its score of token ids."""
+    if facts.offset is None:
+        return _adapter_and_head_code(facts.base, folder, facts.head_config)
+    return _classifier_code(facts.base, folder, facts.offset)
+
+
+def _classifier_code(base: str, folder: str, offset: float) -> str:
     """Code that loads and applies a sequence classifier with PEFT."""
     return f"""import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 BASE = {base!r}  # a folder or a Hub id
-FOLDER = "."  # where this zip was unpacked
+FOLDER = {json.dumps(folder)}  # where its files are
 tokenizer = AutoTokenizer.from_pretrained(BASE)
 base = AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1, dtype=torch.float32)
 base.config.pad_token_id = None  # one text at a time: what is read is its last token, also where that is the padding's
@@ -334,11 +341,11 @@ model = PeftModel.from_pretrained(base, FOLDER).eval()
 
 def score_ids(prompt_ids, response_ids):
     with torch.no_grad():
-        return model(torch.tensor([[*prompt_ids, *response_ids]])).logits.item() + {offset!r}
+        return model(torch.tensor([[*prompt_ids, *response_ids]], device=base.device)).logits.item() + {offset!r}
 """
 
 
-def _adapter_and_head_code(base: str, head_config: dict[str, Any]) -> str:
+def _adapter_and_head_code(base: str, folder: str, head_config: dict[str, Any]) -> str:
     """Code that applies adapter and head (or heads)."""
     load_line = "base = PeftModel.from_pretrained(base, FOLDER).get_base_model()\n" if head_config["adapter"] else ""
     import_line = "from peft import PeftModel\n" if head_config["adapter"] else ""
@@ -357,7 +364,7 @@ def _adapter_and_head_code(base: str, head_config: dict[str, Any]) -> str:
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BASE = {base!r}  # a folder or a Hub id
-FOLDER = "."  # where this zip was unpacked
+FOLDER = {json.dumps(folder)}  # where its files are
 tokenizer = AutoTokenizer.from_pretrained(BASE)
 base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 {load_line}head = load_file(f"{{FOLDER}}/reward_head.safetensors")
@@ -365,8 +372,9 @@ base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 
 def score_ids(prompt_ids, response_ids):
     with torch.no_grad():
-        output = base.base_model(torch.tensor([[*prompt_ids, *response_ids]]), output_hidden_states=True)
-    states = {states_expr}[len(prompt_ids) :].float()
+        ids = torch.tensor([[*prompt_ids, *response_ids]], device=base.device)
+        output = base.base_model(ids, output_hidden_states=True)
+    states = {states_expr}[len(prompt_ids) :].float().cpu()
     pooled = {pooling_expr}
 {_scoring_code(head_config)}"""
 

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
+from rlhf_lab.common.chat_format import plain_prompt_with_system
 from rlhf_lab.common.model_folder import CARD_FILE, check_model_folder, no_end_token_message
 from rlhf_lab.common.paths import existing_path
 from rlhf_lab.common.records import ChatSettings
@@ -31,7 +32,7 @@ from rlhf_lab.config.dtype import QUANTIZE_VARIABLE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import register_weight
 from rlhf_lab.kernels.ops import HALF_DTYPES
-from rlhf_lab.models.chat_prompts import encode_chat_prompt, plain_prompt_with_system
+from rlhf_lab.models.chat_prompts import encode_chat_prompt
 from rlhf_lab.models.dtype_choice import DtypeChoice, choose_dtype
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention

@@ -51,12 +51,6 @@ def _write_prompt(write: Callable[..., T], tokenizer: TextTokenizer, prompt: str
     ) from error
 
 
-def plain_prompt_with_system(prompt: str, system_prompt: str) -> str:
-    """A stored prompt for a model without a chat template: its text, after the system prompt and an empty line."""
-    text = plain_prompt(prompt)
-    return f"{system_prompt}\n\n{text}" if system_prompt and chat_of_prompt(prompt)[0]["role"] != "system" else text
-
-
 def has_system_role(tokenizer: TextTokenizer, settings: ChatSettings) -> bool:
     """Whether the template writes a system message: some leave it out, others refuse it."""
     probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]

@@ -1,0 +1,243 @@
+"""Texts of a recipe for TRL: train.py, reward.py and README."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_lab import __version__
+from rlhf_lab.common.records import Project
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.exporters.readme_templates import RewardModelFacts, scoring_code
+from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
+
+
+@dataclass(frozen=True)
+class RecipeFacts:
+    """What the texts of a recipe say.
+
+    title: of what it is made. model: as train.py loads it. is_chat: whether texts are chats.
+    reward: whether there is a reward.py. offset: score less logit if the reward model is a sequence classifier. notes: sentences
+    about what is not translated.
+    """
+
+    title: str
+    model: str
+    project: Project
+    settings: TrlSettings
+    row_count: int
+    is_chat: bool
+    reward: bool
+    offset: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def needs_template_column(self) -> bool:
+        """Whether the data have a column with arguments of the chat template: trainers that sample have a setting for it."""
+        return self.is_chat and not self.reward and bool(self.project.template_arguments)
+
+
+def train_script(facts: RecipeFacts) -> str:
+    settings, name = facts.settings, facts.settings.trainer
+    arguments = {argument.name: argument.value for argument in settings.arguments}
+    template_arguments = dict(facts.project.template_arguments)
+    if facts.reward and facts.is_chat and template_arguments:
+        arguments["chat_template_kwargs"] = template_arguments
+    lines = "".join(f"    {key}={_python(value)},\n" for key, value in arguments.items())
+    rank, alpha = settings.lora
+    task = 'task_type="SEQ_CLS", modules_to_save=["score"]' if name == "Reward" else 'task_type="CAUSAL_LM"'
+    changes = ""
+    if facts.needs_template_column:
+        changes += f'data = data.add_column("chat_template_kwargs", [{_python(template_arguments)}] * len(data))\n'
+    if settings.prompts_per_step > facts.row_count:
+        repeats = -(-settings.prompts_per_step // facts.row_count)
+        changes += f"data = data.repeat({repeats})  # a step takes {settings.prompts_per_step} prompts\n"
+    padding, reward = (', padding_side="left"', " reward_funcs=reward,") if facts.reward else ("", "")
+    import_reward = "\nfrom reward import reward\n" if facts.reward else ""
+    return f'''"""{_in_docstring(facts.title)} of RLHF Lab: `python train.py`, or `python train.py 2` for two steps."""
+
+import sys
+
+from datasets import load_dataset
+from peft import LoraConfig
+from transformers import AutoTokenizer
+from trl import {name}Config, {name}Trainer
+{import_reward}
+MODEL = {_python(facts.model)}
+
+tokenizer = AutoTokenizer.from_pretrained(MODEL{padding})
+data = load_dataset("json", data_files="data/train.jsonl", split="train")
+{changes}lora = LoraConfig(r={rank}, lora_alpha={alpha}, lora_dropout=0.0, target_modules="all-linear", {task})
+args = {name}Config(
+    output_dir="output",
+{lines})
+if len(sys.argv) > 1:
+    args.max_steps = int(sys.argv[1])
+trainer = {name}Trainer(
+    MODEL,{reward} args=args, train_dataset=data, processing_class=tokenizer, peft_config=lora
+)
+trainer.train()
+trainer.save_model("output/final")
+trainer.save_state()  # output/trainer_state.json: the metrics of every step
+'''
+
+
+def reward_script(
+    facts: RewardModelFacts, folder: str, scale: tuple[float, float, float], config: PolicyConfig, end_ids: list[int]
+) -> str:
+    """reward.py: the reward that a run's policy is trained with, from token ids.
+
+    scale: weight of the reward model; mean and sd of the weighted scores of the base's responses. end_ids: that end a response.
+    """
+    template_arguments = dict(facts.project.template_arguments)
+    template = f", **{_python(template_arguments)}" if template_arguments else ""
+    changes, clip = "", config.score_clip
+    if clip is not None:
+        changes += f"    rewards = [max(-{clip}, min({clip}, value)) for value in rewards]  # score_clip\n"
+    if config.missing_eos_penalty:
+        changes += f"""    for i, ids in enumerate(completion_ids):
+        if not ids or ids[-1] not in {end_ids!r}:
+            rewards[i] -= {config.missing_eos_penalty}  # missing_eos_penalty
+"""
+    return f'''"""The reward: reward model {facts.row.id}. 0 is the mean of the base's responses, 1 their standard deviation."""
+
+{scoring_code(facts, folder)}
+
+if torch.cuda.is_available():
+    base.to("cuda")
+WEIGHT, MEAN, SD = {", ".join(map(repr, scale))}  # of the run; mean and sd of the base's weighted scores
+
+
+def encode_prompt(prompt):
+    """The ids from which TRL samples."""
+    if isinstance(prompt, str):
+        return tokenizer(prompt).input_ids
+    encoded = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True{template})
+    return encoded["input_ids"]
+
+
+def reward(prompts, completion_ids, log_metric=None, **columns):
+    rows = zip(prompts, completion_ids, strict=True)
+    rewards = [(WEIGHT * score_ids(encode_prompt(prompt), ids) - MEAN) / SD for prompt, ids in rows]
+    if log_metric:
+        log_metric("objective/scores", sum(rewards) / len(rewards))
+{changes}    return rewards
+'''
+
+
+def readme(facts: RecipeFacts) -> str:
+    settings = facts.settings
+    rows = "\n".join(
+        f"| {', '.join(f'`{name}`' for name in argument.settings) or '–'} | `{argument.name}` | `{_python(argument.value)}` |"
+        for argument in (*settings.arguments, *settings.elsewhere)
+    )
+    rank, alpha = settings.lora
+    left_out = "\n".join(f"- {text}" for text in (*settings.left_out, *facts.notes)) or "- nothing"
+    return f"""# {_in_line(facts.title[0].upper() + facts.title[1:])} with TRL {TRL_VERSION}
+
+Written by RLHF Lab {__version__}. The training starts again from the base model, with {settings.trainer}Trainer and the
+settings below.
+
+```bash
+python3 -m venv .venv && . .venv/bin/activate
+pip install -r requirements.txt
+python train.py 2    # two steps, to try it
+python train.py      # all of it
+```
+
+Run it in this folder. The adapter is then in `output/final`, and the metrics of every step in `output/trainer_state.json`. The
+lab shows them beside its own under *Runs & data* after
+
+```bash
+python -m rlhf_lab import-run THIS_FOLDER/output{_updates(settings)}
+```
+
+With several GPUs (`accelerate launch train.py`), divide `per_device_train_batch_size` or `gradient_accumulation_steps` in
+train.py by their number, so that an update has as many rows.
+
+## What is here
+
+| | |
+|---|---|
+| `data/train.jsonl` | {facts.row_count:,} {"prompts" if facts.reward else "preferences"}, {_form(facts)} |
+| base model | {"the folder `model`" if facts.model == "model" else f"`{facts.model}` of the Hub"} |
+{_reward_rows(facts)}
+## Settings
+
+| in the lab | {settings.trainer}Config | value |
+|---|---|---|
+{rows}
+| `lora_r`, `lora_alpha` | `LoraConfig` | `{rank}`, `{alpha}`, all linear layers of the decoder |
+
+"–": not a setting of the lab; with this value TRL computes as the lab does.{_step_text(settings)}
+
+## What is not translated
+
+{left_out}
+
+Not a setting, but different: the random numbers of adapter and sampling, so no step is the same; {_text_differences(facts)}.
+"""
+
+
+def _updates(settings: TrlSettings) -> str:
+    return f" --updates-per-step {settings.updates_per_step}" if settings.updates_per_step > 1 else ""
+
+
+def _step_text(settings: TrlSettings) -> str:
+    if settings.updates_per_step == 1:
+        return ""
+    return f" TRL's steps are updates: {settings.updates_per_step} (`epochs` × `minibatches`) are one step of the lab."
+
+
+def _form(facts: RecipeFacts) -> str:
+    if not facts.is_chat:
+        begins = "; each prompt begins with the system prompt" if facts.project.system_prompt else ""
+        return f"as texts, because the model has no chat template{begins}"
+    system = ", the system prompt among them" if facts.project.system_prompt else ""
+    arguments = facts.project.template_arguments
+    return f"as chats{system}" + (
+        f"; arguments of the chat template: `{_in_line(json.dumps(dict(arguments)))}`" if arguments else ""
+    )
+
+
+def _reward_rows(facts: RecipeFacts) -> str:
+    if not facts.reward:
+        return ""
+    return (
+        "| `reward.py` | the reward, computed from the same token ids as in the lab and in its unit: 0 is the mean of the base "
+        "model's own responses, 1 their standard deviation |\n| `reward_model/` | "
+        + (
+            "its adapter and head |\n"
+            if facts.offset is None
+            else "`AutoModelForSequenceClassification.from_pretrained("
+            f'"reward_model", num_labels=1)`: its logit + {facts.offset:.6g} is the score of the reward model |\n'
+        )
+    )
+
+
+def _text_differences(facts: RecipeFacts) -> str:
+    special = "a special token that is written in a text is encoded as that token, in the lab as text"
+    if facts.reward:
+        return special
+    end = "the end of the chat template" if facts.is_chat else "an end token"
+    return f"{special}; TRL ends every text with {end}, in the lab a text that was cut off has none"
+
+
+def _python(value: Any) -> str:
+    """A value as Python source, with double quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_python, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_python(key)}: {_python(item)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
+def _in_line(text: str) -> str:
+    """A text within one line of Markdown: line breaks are spaces, and what begins markup is escaped."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in " ".join(text.split()))
+
+
+def _in_docstring(text: str) -> str:
+    """A text within one line of a docstring."""
+    return " ".join(text.split()).replace("\\", "/").replace('"""', "'''")
