@@ -10,29 +10,28 @@ README.md           how to run it, each setting beside TRL's, and what is not tr
 
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.chat_format import plain_prompt_with_system, turns_of_prompt, without_system_role
 from rlhf_lab.common.checkpoint_index import saved_numbers
-from rlhf_lab.common.enums import Strength
+from rlhf_lab.common.enums import Source, Strength
 from rlhf_lab.common.model_folder import CONFIG_FILE, GENERATION_CONFIG_FILE, end_token_ids, weight_files, weight_index
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import LabelSnapshot, Project, Run
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.exporters import trl_templates
-from rlhf_lab.exporters.adapter_zip import reward_model_files
+from rlhf_lab.exporters.adapter_zip import RewardModelFiles, reward_model_files
 from rlhf_lab.exporters.json_io import write_json_lines
 from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
 from rlhf_lab.exporters.base_model import base_folder, tokenizer_files
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
-from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings, dpo_settings, online_settings, reward_settings
+from rlhf_lab.exporters.trl_settings import TRL_VERSION, dpo_settings, online_settings, reward_settings
+from rlhf_lab.exporters.trl_templates import RecipeFacts, readme, reward_script, train_script
 from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, prompts
@@ -42,24 +41,8 @@ from rlhf_lab.store.runs import get_run
 
 MODEL, REWARD_FOLDER = "model", "reward_model"
 #: Of a reward model's files: transformers would take config.json, the settings of its training, for that of a model.
-NOT_IN_RECIPE = ("README.md", "config.json")
+NOT_IN_RECIPE = {"README.md", "config.json"}
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets")  # in the versions of the lab that exports
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a recipe is made of, before it is written.
-
-    Attributes:
-        title: of what it is made, for README and script.
-        notes: sentences for the README: what else differs.
-    """
-
-    title: str
-    project: Project
-    settings: TrlSettings
-    rows: list[dict[str, Any]]
-    notes: tuple[str, ...] = ()
 
 
 def export_run_recipe(
@@ -73,71 +56,74 @@ def export_run_recipe(
     run = get_run(db, run_id)
     config, project = PolicyConfig.from_dict(run.config), get_project(db, run.project_id)
     dtype = str((run.manifest.get("machine") or {}).get("dtype", "float32"))
-    title = f'run {run.id} ("{run.name}", {config.algorithm})'
+    title = f'Run {run.id} ("{run.name}", {config.algorithm})'
     if config.spec.loss == "direct_preference":
-        rows = _preferences(db, project, replace(texts, source=None), _labels_of_run(db, run))
-        recipe = Recipe(title, project, dpo_settings(config, dtype), rows)
-        return _write(out_dir, recipe, None, force=force)
-    if spec_of(algorithm_of(run.config)).is_offline:
+        rows = _preferences(db, project, replace(texts, source=None), only=_labels_of_run(db, run))
+        return _write(
+            out_dir, RecipeFacts(title, _model_name(project), project, dpo_settings(config, dtype), rows), force=force
+        )
+    if config.is_offline:
         raise StoreError(
             f"Run {run.id} used {config.algorithm}, for which there is no recipe: only for algorithms that sample, and for dpo. "
             "Export its labels (`export recipe labels`), or the model (`export model`)."
         )
-    settings = online_settings(config, dtype)
     rows = [{"prompt": _prompt(prompt.text, project, texts)} for prompt in prompts(db, project.id, "train")]
-    reward = _reward_of(db, home, run, config, project)
-    recipe = Recipe(title, project, settings, rows, (*_beta_note(db, run), *reward.notes))
-    return _write(out_dir, recipe, reward, force=force)
+    script, files, notes = _reward_of(db, home, run, config, project)
+    facts = RecipeFacts(
+        title,
+        _model_name(project),
+        project,
+        online_settings(config, dtype),
+        rows,
+        files.facts,
+        (*_beta_note(db, run), *notes),
+    )
+    return _write(out_dir, facts, (script, files), force=force)
 
 
 def export_label_recipe(
-    db: Database,
-    project_id: int,
-    out_dir: Path,
-    texts: LabelExportOptions,
-    *,
-    trainer: str = "Reward",
-    force: bool = False,
-) -> list[Path]:
+    db: Database, project_id: int, out_dir: Path, texts: LabelExportOptions, *, trainer: str = "Reward", force: bool = False
+) -> list[Path]:  # fmt: skip
     """Write a recipe that learns from a project's labels; returns the paths of the files.
 
     trainer: "Reward", with the settings of the newest reward model, or "DPO". texts: its source says whose labels.
     Raises LabelError without labels, else StoreError.
     """
-    project = get_project(db, project_id)
-    rows = _preferences(db, project, texts, None)
+    project, row = get_project(db, project_id), latest_reward_model(db, project_id)
+    reward = RewardConfig() if row is None else RewardConfig.from_dict(row.config)
     if trainer == "DPO":
-        for record in rows:
-            del record["margin"]
-        settings = dpo_settings(PolicyConfig.for_algorithm("dpo"), "float32")
+        settings, margin = dpo_settings(PolicyConfig.for_algorithm("dpo"), "float32"), None
     else:
-        row = latest_reward_model(db, project.id)
-        reward = RewardConfig() if row is None else RewardConfig.from_dict(row.config)
-        settings = reward_settings(reward)
-        for record in rows:
-            record["margin"] = reward.margin * record["margin"]
-    recipe = Recipe(f'the labels of project {project.id} ("{project.name}")', project, settings, rows)
-    return _write(out_dir, recipe, None, force=force)
+        settings, margin = reward_settings(reward), reward.margin
+    rows = _preferences(db, project, texts, margin=margin)
+    labels = {None: "All labels, also simulated ones,", Source.SIMULATED: "The simulated labels"}.get(
+        texts.source, "The labels"
+    )
+    title = f'{labels} of project {project.id} ("{project.name}")'
+    return _write(out_dir, RecipeFacts(title, _model_name(project), project, settings, rows), force=force)
 
 
-def _labels_of_run(db: Database, run: Run) -> LabelSnapshot:
+def _labels_of_run(db: Database, run: Run) -> frozenset[int]:
     row = reward_model_of(db, run.reward_model_id)
-    return LabelSnapshot.from_record(run.manifest["labels"]) if row is None else row.snapshot
+    labels = LabelSnapshot.from_record(run.manifest["labels"]) if row is None else row.snapshot
+    return frozenset(labels.vote_ids)
 
 
 def _preferences(
-    db: Database, project: Project, texts: LabelExportOptions, labels: LabelSnapshot | None
-) -> list[dict[str, Any]]:
-    """prompt, chosen, rejected; without a snapshot also margin, the level of the label's strength (0 to 2)."""
+    db: Database, project: Project, texts: LabelExportOptions, *, only: frozenset[int] | None = None,
+    margin: float | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """prompt, chosen, rejected. only: ids of votes. margin: for a column with so much per level of the label's strength (0 to 2).
+
+    Raises LabelError if there are none.
+    """
     options = replace(texts, layout="training")
-    only = None if labels is None else frozenset(labels.vote_ids)
     rows = []
     for row in (row for batch in label_batches(db, project, options, only=only) for row in batch):
         prompt = row["prompt"] if options.messages else plain_prompt_with_system(row["prompt"], project.system_prompt)
-        record = {"prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]}
-        if labels is None:
-            record["margin"] = float(Strength(row["strength"]).level) if row["strength"] else 0.0
-        rows.append(record)
+        rows.append({"prompt": prompt, "chosen": row["chosen"], "rejected": row["rejected"]})
+        if margin is not None:
+            rows[-1]["margin"] = margin * Strength(row["strength"]).level if row["strength"] else 0.0
     if not rows:
         raise LabelError(nothing_to_export_message(db, project.id, options))
     return rows
@@ -151,23 +137,10 @@ def _prompt(text: str, project: Project, texts: LabelExportOptions) -> Any:
     return turns if texts.system_role else without_system_role(turns)
 
 
-@dataclass(frozen=True)
-class RewardFiles:
-    """reward.py, and the files of the reward model: names in its folder, and texts that replace or add to them.
-
-    offset: score less logit of a sequence classifier. notes: as in `Recipe`.
-    """
-
-    script: str
-    folder: Path
-    names: list[str]
-    overrides: dict[str, str | bytes]
-    offset: float | None
-    notes: tuple[str, ...]
-
-
-def _reward_of(db: Database, home: Path, run: Run, config: PolicyConfig, project: Project) -> RewardFiles:
-    """The reward of an online run. Raises StoreError if it has no reward model."""
+def _reward_of(
+    db: Database, home: Path, run: Run, config: PolicyConfig, project: Project
+) -> tuple[str, RewardModelFiles, list[str]]:
+    """reward.py of an online run, the files of its reward model, and notes. Raises StoreError if it has no reward model."""
     if run.reward_model_id is None:
         raise StoreError(
             f"Run {run.id} was not trained with a reward model, so there is no reward to export. Choose a run with one, or "
@@ -178,9 +151,7 @@ def _reward_of(db: Database, home: Path, run: Run, config: PolicyConfig, project
     files = reward_model_files(db, home, run.reward_model_id, _model_name(project))
     unit = saved_numbers(run_folder(home, run.id)).get("score_unit")
     mean, sd = map(float, unit) if unit else (0.0, 1.0)
-    script = trl_templates.reward_script(
-        files.facts, REWARD_FOLDER, (weight, mean, sd), config, end_token_ids(base_folder(project))
-    )
+    script = reward_script(files.facts, REWARD_FOLDER, (weight, mean, sd), config, end_token_ids(base_folder(project)))
     notes = [f"The reward term `{term.label}` with weight {term.weight:g} is missing: add it to `reward` in reward.py."
              for term in terms if term.name != REWARD_MODEL]  # fmt: skip
     if config.kl_budget is not None and unit is None:
@@ -198,7 +169,7 @@ def _reward_of(db: Database, home: Path, run: Run, config: PolicyConfig, project
             "The reward model is no `AutoModelForSequenceClassification`: that needs "
             f"{' and '.join(files.facts.unmet)}. reward.py computes its score from adapter and head instead."
         )
-    return RewardFiles(script, files.folder, files.names, files.overrides, files.facts.offset, tuple(notes))
+    return script, files, notes
 
 
 def _beta_note(db: Database, run: Run) -> Iterator[str]:
@@ -212,29 +183,24 @@ def _model_name(project: Project) -> str:
     return MODEL if project.model == EMBEDDED_MODEL or Path(project.model).is_dir() else project.model
 
 
-def _write(out_dir: Path, recipe: Recipe, reward: RewardFiles | None, *, force: bool) -> list[Path]:
-    project, settings = recipe.project, recipe.settings
-    model = _model_name(project)
-    facts = trl_templates.RecipeFacts(
-        recipe.title, model, project, settings, len(recipe.rows),
-        is_chat=isinstance(recipe.rows[0]["prompt"], list), reward=reward is not None,
-        offset=reward and reward.offset, notes=recipe.notes,
-    )  # fmt: skip
+def _write(
+    out_dir: Path, facts: RecipeFacts, reward: tuple[str, RewardModelFiles] | None = None, *, force: bool
+) -> list[Path]:
+    """reward: reward.py, and the files of its reward model."""
     with atomic_output(out_dir, force=force) as output:
-        output.add("README.md").write_text(trl_templates.readme(facts), encoding="utf-8")
-        output.add("train.py").write_text(trl_templates.train_script(facts), encoding="utf-8")
+        output.add("README.md").write_text(readme(facts), encoding="utf-8")
+        output.add("train.py").write_text(train_script(facts), encoding="utf-8")
         output.add("requirements.txt").write_text("\n".join(_requirements()) + "\n", encoding="utf-8")
-        write_json_lines(output.add("data/train.jsonl"), recipe.rows)
-        if model == MODEL:
-            _copy_model(output, base_folder(project))
+        write_json_lines(output.add("data/train.jsonl"), facts.rows)
+        if facts.model == MODEL:
+            _copy_model(output, base_folder(facts.project))
         if reward is not None:
-            output.add("reward.py").write_text(reward.script, encoding="utf-8")
-            for name in dict.fromkeys([*reward.names, *reward.overrides]):
-                if name in NOT_IN_RECIPE:
-                    continue
-                content, path = reward.overrides.get(name), output.add(f"{REWARD_FOLDER}/{name}")
+            script, files = reward
+            output.add("reward.py").write_text(script, encoding="utf-8")
+            for name in sorted({*files.names, *files.overrides} - NOT_IN_RECIPE):
+                content, path = files.overrides.get(name), output.add(f"{REWARD_FOLDER}/{name}")
                 if content is None:
-                    shutil.copyfile(reward.folder / name, path)
+                    shutil.copyfile(files.folder / name, path)
                 else:
                     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return output.paths

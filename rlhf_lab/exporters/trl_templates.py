@@ -15,25 +15,26 @@ from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
 class RecipeFacts:
     """What the texts of a recipe say.
 
-    title: of what it is made. model: as train.py loads it. is_chat: whether texts are chats.
-    reward: whether there is a reward.py. offset: score less logit if the reward model is a sequence classifier. notes: sentences
-    about what is not translated.
+    title: of what it is made. model: as train.py loads it. rows: of the data. reward: the reward model of reward.py, None for
+    trainers that learn from preferences. notes: sentences about what is not translated.
     """
 
     title: str
     model: str
     project: Project
     settings: TrlSettings
-    row_count: int
-    is_chat: bool
-    reward: bool
-    offset: float | None
-    notes: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    reward: RewardModelFacts | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_chat(self) -> bool:
+        return isinstance(self.rows[0]["prompt"], list)
 
     @property
     def needs_template_column(self) -> bool:
         """Whether the data have a column with arguments of the chat template: trainers that sample have a setting for it."""
-        return self.is_chat and not self.reward and bool(self.project.template_arguments)
+        return self.is_chat and self.reward is None and bool(self.project.template_arguments)
 
 
 def train_script(facts: RecipeFacts) -> str:
@@ -48,8 +49,8 @@ def train_script(facts: RecipeFacts) -> str:
     changes = ""
     if facts.needs_template_column:
         changes += f'data = data.add_column("chat_template_kwargs", [{_python(template_arguments)}] * len(data))\n'
-    if settings.prompts_per_step > facts.row_count:
-        repeats = -(-settings.prompts_per_step // facts.row_count)
+    if settings.prompts_per_step > len(facts.rows):
+        repeats = -(-settings.prompts_per_step // len(facts.rows))
         changes += f"data = data.repeat({repeats})  # a step takes {settings.prompts_per_step} prompts\n"
     padding, reward = (', padding_side="left"', " reward_funcs=reward,") if facts.reward else ("", "")
     import_reward = "\nfrom reward import reward\n" if facts.reward else ""
@@ -132,7 +133,7 @@ def readme(facts: RecipeFacts) -> str:
     )
     rank, alpha = settings.lora
     left_out = "\n".join(f"- {text}" for text in (*settings.left_out, *facts.notes)) or "- nothing"
-    return f"""# {_in_line(facts.title[0].upper() + facts.title[1:])} with TRL {TRL_VERSION}
+    return f"""# {_in_line(facts.title)} with TRL {TRL_VERSION}
 
 Written by RLHF Lab {__version__}. The training starts again from the base model, with {settings.trainer}Trainer and the
 settings below.
@@ -158,7 +159,7 @@ train.py by their number, so that an update has as many rows.
 
 | | |
 |---|---|
-| `data/train.jsonl` | {facts.row_count:,} {"prompts" if facts.reward else "preferences"}, {_form(facts)} |
+| `data/train.jsonl` | {len(facts.rows):,} {"prompts" if facts.reward else "preferences"}, {_form(facts)} |
 | base model | {"the folder `model`" if facts.model == "model" else f"`{facts.model}` of the Hub"} |
 {_reward_rows(facts)}
 ## Settings
@@ -200,17 +201,15 @@ def _form(facts: RecipeFacts) -> str:
 
 
 def _reward_rows(facts: RecipeFacts) -> str:
-    if not facts.reward:
+    if facts.reward is None:
         return ""
+    form = "its adapter and head"
+    if facts.reward.offset is not None:
+        call = '`AutoModelForSequenceClassification.from_pretrained("reward_model", num_labels=1)`'
+        form = f"{call}: its logit + {facts.reward.offset:.6g} is the score of the reward model"
     return (
-        "| `reward.py` | the reward, computed from the same token ids as in the lab and in its unit: 0 is the mean of the base "
-        "model's own responses, 1 their standard deviation |\n| `reward_model/` | "
-        + (
-            "its adapter and head |\n"
-            if facts.offset is None
-            else "`AutoModelForSequenceClassification.from_pretrained("
-            f'"reward_model", num_labels=1)`: its logit + {facts.offset:.6g} is the score of the reward model |\n'
-        )
+        "| `reward.py` | the reward, from the same token ids as in the lab and in its unit: 0 is the mean of the base's own "
+        f"responses, 1 their standard deviation |\n| `reward_model/` | {form} |\n"
     )
 
 
