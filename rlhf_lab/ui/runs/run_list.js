@@ -69,7 +69,8 @@ function row(run, screen) {
 
 /** @param {RunRow} run */
 function status(run) {
-  if (run.outside_file) return html`<span class="lab-badge warn" title="only its metrics are here">made elsewhere</span>`;
+  if (run.outside_file)
+    return html`<span class="lab-badge warn" title="only its metrics are here">made elsewhere</span>`;
   return html`<span class="lab-badge ${STATUS_STYLES[run.status]}" title=${run.message || null}>${run.status}</span>`;
 }
 
