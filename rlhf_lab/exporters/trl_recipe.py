@@ -26,9 +26,9 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.exporters.adapter_zip import RewardModelFiles, reward_model_files
+from rlhf_lab.exporters.base_model import base_folder, tokenizer_files
 from rlhf_lab.exporters.json_io import write_json_lines
 from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
-from rlhf_lab.exporters.base_model import base_folder, tokenizer_files
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, dpo_settings, online_settings, reward_settings
 from rlhf_lab.exporters.trl_templates import RecipeFacts, readme, reward_script, train_script
