@@ -62,7 +62,8 @@ export class Comparison {
     const runs = this.reply.runs.filter((run) => this.slots.has(run.id));
     this.part('.none').hidden = runs.length > 0;
     this.part('.drawn').hidden = !runs.length;
-    this.part('.legend').replaceChildren(...runs.map((run) => html`<li>${this.nameOf(run)}</li>`));
+    const origin = (run) => run.outside_file && ` (made elsewhere: ${run.outside_file})`;
+    this.part('.legend').replaceChildren(...runs.map((run) => html`<li>${this.nameOf(run)}${origin(run)}</li>`));
     this.drawMetrics();
     this.part('.differs').replaceChildren(this.differences(runs));
     if (!runs.length) return;
@@ -76,8 +77,7 @@ export class Comparison {
 
   /** @param {ComparedRun} run */
   nameOf(run) {
-    const origin = run.outside_file && ` (made elsewhere: ${run.outside_file})`;
-    return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}${origin}`;
+    return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}`;
   }
 
   /** @param {ComparedRun} run */
