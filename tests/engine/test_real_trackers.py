@@ -1,12 +1,11 @@
 """Trackio on this machine, wandb offline and TensorBoard, installed in an environment of their own: what they get of a run, read
-by their own readers. And real processes whose tracker fails or hangs, beside a run of PPO."""
+by their own readers."""
 
 import json
 import math
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -214,55 +213,3 @@ def test_tensorboard_files(python, db, home):
         assert len(texts) == 2
         assert tensors == ["completions/text_summary"]
         check_no_secrets(folder)
-
-
-FAKE = {
-    "fails at the start": "def init(**_):\n    raise OSError('no network')\n",
-    "hangs": "import pathlib, threading\n\ndef init(**_):\n    pathlib.Path(__file__).with_name('reached').touch()\n"
-    "    threading.Event().wait()\n",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("behaviour", FAKE)
-def test_a_real_process_beside_a_run(tmp_path, behaviour):
-    """`demo --track` with a package that takes the place of trackio: the same figures as without, and a word in the history."""
-    package = tmp_path / "fake"
-    (package / "trackio-1.0.dist-info").mkdir(parents=True)
-    (package / "trackio-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio\nVersion: 1.0\n")
-    (package / "trackio.py").write_text(FAKE[behaviour])
-    results = []
-    for number, options in enumerate((["--track", "off"], ["--track", "trackio"])):
-        code = (
-            "import sys; from rlhf_lab.cli import demo; demo.TRACKING_END_S = 20.0; from rlhf_lab.cli.main import main; "
-            "sys.exit(main(sys.argv[1:]))"
-        )
-        command = [
-            "demo",
-            "--labels",
-            "8",
-            "--steps",
-            "3",
-            "--batch-size",
-            "8",
-            "--home",
-            str(tmp_path / f"home{number}"),
-            "--json",
-        ]
-        done = subprocess.run(
-            [sys.executable, "-c", code, *command, *options], capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        result = json.loads(done.stdout)
-        results.append({name: value for name, value in result.items() if name != "seconds"})
-    assert results[0] == results[1]
-    with Database.open(tmp_path / "home1") as db:
-        words = [event.payload["words"] for event in events(db, 1) if event.kind is EventKind.NOTE]
-    if behaviour == "hangs":
-        assert (package / "reached").exists()
-        assert not any("trackio" in text for text in words)
-    else:
-        assert any(
-            text.startswith("trackio failed, and the run goes on without it (OSError: no network)") for text in words
-        )

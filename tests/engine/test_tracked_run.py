@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 
 import pytest
 
@@ -132,3 +133,39 @@ def test_a_tracker_whose_process_cannot_be_started_does_not_stop_the_run(lab, mo
     monkeypatch.setattr(worker_module, "start_tracking", start_tracking)
     run_id = tracked(lab)
     assert lab.train(run_id).status is JobStatus.DONE
+
+
+FAKE = {
+    "fails": "def init(**_):\n    raise OSError('no network')\n",
+    "never returns": "import pathlib, threading\n\ndef init(**_):\n    pathlib.Path(__file__).with_name('reached').touch()\n"
+    "    threading.Event().wait()\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behaviour", FAKE)
+def test_a_real_process_beside_a_run(lab, plain, at, tmp_path, monkeypatch, behaviour):
+    """With a package that takes the place of trackio; step 3 waits until the tracker has begun."""
+    (tmp_path / "trackio-1.0.dist-info").mkdir()
+    (tmp_path / "trackio-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio\nVersion: 1.0\n")
+    (tmp_path / "trackio.py").write_text(FAKE[behaviour])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started, start_tracking = [], worker_module.start_tracking
+    monkeypatch.setattr(worker_module, "start_tracking", lambda home, run: started.append(start_tracking(home, run)))
+    run_id = tracked(lab)
+
+    def wait():
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and started[0].poll() is None and not (tmp_path / "reached").exists():
+            time.sleep(0.1)
+
+    at(2, wait)
+    assert lab.train(run_id).status is JobStatus.DONE
+    assert outcome(lab, run_id) == plain
+    words = [event.payload["words"] for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
+    if behaviour == "fails":
+        assert words[0].startswith("trackio failed, and the run goes on without it (OSError: no network)")
+    else:
+        assert (tmp_path / "reached").exists()
+        assert (started[0].poll(), words) == (None, [])
+        started[0].kill()
