@@ -9,7 +9,10 @@ from typing import Any
 
 from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
 from rlhf_lab.common.process_env import hide_environment
-from rlhf_lab.jobs.run_tracking import Tracker
+from rlhf_lab.common.records import TRACKER_KEY, Run
+from rlhf_lab.errors import ClaimedError, ConfigError
+from rlhf_lab.jobs.run_tracking import ROUTES, Tracker
+from rlhf_lab.store.runs import add_note, get_run
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,16 +35,32 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def set_route(run: Run, to: str) -> None:
+    """Send the data where the run began to, if it recorded this tracker, whatever the variables of the environment say."""
+    recorded = run.manifest.get(TRACKER_KEY) or {}
+    if recorded.get("name") == to.partition(":")[0]:
+        for variable in ROUTES.get(recorded["name"], ()):
+            os.environ.pop(variable, None)
+        os.environ.update(recorded.get("route") or {})
+
+
 def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
     from rlhf_lab.engine.tracker_process import RunLogger
 
-    tracker, home = Tracker.parse(args.to, os.environ), resolve_home(args)
-    hide_environment()
+    home = resolve_home(args)
     if hasattr(os, "nice"):
         os.nice(10)  # the training comes first
     with open_existing_database(home) as db, contextlib.redirect_stdout(sys.stderr):  # trackers print
-        position = RunLogger(db, home, args.run_id, tracker).execute(args.wait)
+        try:
+            set_route(get_run(db, args.run_id), args.to)
+            tracker = Tracker.parse(args.to, os.environ)
+            hide_environment()
+            position = RunLogger(db, home, args.run_id, tracker).execute(args.wait)
+        except (ConfigError, ClaimedError) as error:
+            if args.wait:  # of the engine, which does not read what this process prints
+                add_note(db, args.run_id, f"not logged to {args.to}: {error}", 0, tracker=1)
+            raise
     text = f"{tracker.name} has run {args.run_id} up to step {position.step}"
     print_result(args, {"run": args.run_id, "to": tracker.name} | asdict(position), text)
     sys.stdout = sys.stderr  # trackio prints again at the exit

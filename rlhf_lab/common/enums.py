@@ -114,7 +114,7 @@ class Opponent(StrEnum):
     """With whose texts people compare those of the policy that is being trained."""
 
     BASE = "base"
-    BEST = "best"  # the best earlier checkpoint by people's answers
+    BEST = "best"  # an earlier checkpoint: the first, until people prefer the policy to it; then the newest
 
 
 class BrakeState(StrEnum):
@@ -122,4 +122,4 @@ class BrakeState(StrEnum):
 
     PREFERRED = "preferred"  # people prefer the policy's texts to the base's
     UNKNOWN = "unknown"
-    DECLINED = "declined"  # people prefer the texts of the base, or those of the best earlier checkpoint
+    DECLINED = "declined"  # people prefer the texts of the base, or those of the earlier checkpoint

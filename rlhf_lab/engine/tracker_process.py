@@ -23,6 +23,7 @@ from rlhf_lab import __version__
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES
 from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Run, Sample
 from rlhf_lab.errors import ClaimedError, LabError, StoreError, TrackerError
 from rlhf_lab.exporters.json_io import portable_name
@@ -80,8 +81,8 @@ def start_backend(tracker: Tracker, run: Run, name: str, config: dict[str, Any],
                 tracker.project, name=name, config=config, resume="allow", embed=False, private=True, auto_log_gpu=False,
                 auto_log_cpu=False,
             )  # fmt: skip
-            place = tracker.route.get("TRACKIO_SPACE_ID") or tracker.route.get("TRACKIO_SERVER_URL")
-            look = f"at {place}" if place else f"with: trackio show --project {tracker.project}"
+            is_elsewhere = tracker.route.get("TRACKIO_SPACE_ID") or tracker.route.get("TRACKIO_SERVER_URL")
+            look = "in its Space or server" if is_elsewhere else f"with: trackio show --project {tracker.project}"
         case "wandb":
             import wandb
 
@@ -143,7 +144,7 @@ class RunLogger:
         self._db, self._run, self._tracker, self._start = db, get_run(db, run_id), tracker, start
         self._folder = run_folder(home, run_id) / "tracking"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._folder / f"{tracker.name}.json"
+        self._file = self._folder / f"{tracker.name}-{tracker.project}.json"
         self._position = Position.load(self._file, self._run, tracker.project)
         self._backend: Any = None
 
@@ -164,7 +165,7 @@ class RunLogger:
         except LabError:
             raise
         except Exception as error:
-            raise TrackerError(self._note_failure(f"{type(error).__name__}: {error}")) from error
+            raise TrackerError(self._note_failure(type(error).__name__, str(error))) from error
         return self._position
 
     def _follow(self) -> None:
@@ -186,9 +187,10 @@ class RunLogger:
 
     def _new_steps(self) -> Iterator[tuple[int, dict[str, float], list[Sample]]]:
         """Step, metrics and samples of each step after the position. A resumed run repeats steps, which are not sent again."""
+        last = get_run(self._db, self._run.id).step  # a step that is recorded from now on is read whole the next time
         metrics = dict(metrics_since(self._db, self._run.id, self._position.step))
         sampled = {step for step in sample_steps(self._db, self._run.id) if step > self._position.step}
-        for step in sorted(metrics.keys() | sampled):
+        for step in sorted(step for step in metrics.keys() | sampled if step <= last):
             yield step, metrics.get(step, {}), samples_at(self._db, self._run.id, step) if step in sampled else []
 
     def _send(self, step: int, metrics: dict[str, float], samples: Sequence[Sample]) -> None:
@@ -228,22 +230,30 @@ class RunLogger:
 
     def _give_up(self) -> NoReturn:
         try:
-            print(self._note_failure(f"no answer for {CALL_LIMIT_S:g} s"), file=sys.stderr, flush=True)
+            print(self._note_failure(f"no answer for {CALL_LIMIT_S:g} s", ""), file=sys.stderr, flush=True)
         finally:
             os._exit(1)
 
-    def _note_failure(self, reason: str) -> str:
-        """Say in the run's history, without secrets of the environment, that the tracker failed."""
+    def _note_failure(self, kind: str, details: str) -> str:
+        """Say in the run's history that the tracker failed; returns this and the details, without secrets of the environment.
+
+        Everybody may read the history, and details can name files and accounts.
+        """
         for name, value in os.environ.items():
             if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
-                reason = reason.replace(value, "…")
-        reason = " ".join(reason.split())[:_MAX_ERROR_CHARS]
+                details = details.replace(value, "…")
+        details = " ".join(details.split())[:_MAX_ERROR_CHARS]
+        target = (
+            self._tracker.name
+            if self._tracker.name == "tensorboard"
+            else f"{self._tracker.name}:{self._tracker.project}"
+        )
         message = (
-            f"{self._tracker.name} failed, and the run goes on without it ({reason}). To send the missing steps: "
-            f"track {self._run.id} --to {self._tracker.name}"
+            f"{self._tracker.name} failed, and the run goes on without it ({kind}). To send the missing steps: "
+            f"{lab_command()} track {self._run.id} --to {target}"
         )
         try:
             add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1)
         except StoreError as error:
             logging.getLogger("rlhf_lab.engine").warning("the failure could not be noted: %s", error)
-        return message
+        return f"{message}\n{details}" if details else message

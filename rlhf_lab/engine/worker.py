@@ -225,7 +225,7 @@ class Worker:
         run = get_run(self.db, run_id)
         try:
             start_tracking(self.model_cache.home, run)
-        except OSError as error:
+        except (OSError, KeyError, TypeError) as error:  # the last two: recorded by another version
             log.warning("run %d is not logged to its tracker: %s", run_id, error)
         config, home = run.config | {"processes": run_control.process_count(self.db, run)}, self.model_cache.home
         with self._training_processes(config) as is_distributed:

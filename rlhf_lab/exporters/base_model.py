@@ -71,4 +71,6 @@ def _license(project: Project) -> dict[str, str]:
     fields = {name: (header or {}).get(name) for name in ("license", "license_name", "license_link")}
     if not isinstance(fields["license"], str) or not _LICENSE_ID.fullmatch(fields["license"]):
         return {}
+    if "://" not in str(fields["license_link"]):  # of a file beside the base's card
+        del fields["license_link"]
     return {name: value for name, value in fields.items() if isinstance(value, str)}

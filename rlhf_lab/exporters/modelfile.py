@@ -1,6 +1,7 @@
 """The Modelfile of Ollama for an exported model: prompts, system prompt and sampling as in the run."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from rlhf_lab.common.process_env import module_environment
 from rlhf_lab.common.records import Project, Run
 from rlhf_lab.common.text import fits_modelfile
 from rlhf_lab.config.policy import PolicyConfig
+
+log = logging.getLogger(__name__)
 
 TEMPLATE_MODULE, TEMPLATE_TIMEOUT_S = "rlhf_lab.models.ollama_template", 120.0
 #: Of a model without a chat template, which reads the system prompt and an empty line before the text.
@@ -51,9 +54,14 @@ def _derive_template(base: Path, project: Project) -> dict[str, Any]:
             [sys.executable, "-m", TEMPLATE_MODULE, *arguments],
             capture_output=True, text=True, check=True, timeout=TEMPLATE_TIMEOUT_S, env=module_environment(),
         )  # fmt: skip
+        result: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return {"text": "", "problem": f"its chat template could not be tried ({error})", "differences": []}
-    result: dict[str, Any] = json.loads(done.stdout)
+        log.warning("The chat template of %s could not be tried: %s", base, getattr(error, "stderr", None) or error)
+        return {
+            "text": "",
+            "problem": "the model's chat template could not be tried (the log says why)",
+            "differences": [],
+        }
     return result
 
 

@@ -88,7 +88,7 @@ class ImportRequest:
 
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
-    with limited_memory(request.name or Path(request.path_or_hub_id).name, request.limits):
+    with limited_memory(_name_of(request), request.limits):
         return _parse_file(request)
 
 
@@ -99,7 +99,7 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
     )
     unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows, request.answers)
     readable_rows = [row for row in unfolded.rows if isinstance(row, SourceRow)]
-    name = request.name or Path(request.path_or_hub_id).name
+    name = _name_of(request)
     if not readable_rows:
         error = next((row for row in unfolded.rows if isinstance(row, RowError)), None)
         reason = "compares no two texts" if file_rows else "has a header and no row 1"
@@ -226,13 +226,21 @@ def _reject_unread_ties(
                 )
 
 
+def _name_of(request: ImportRequest) -> str:
+    """The name of the file, or the id of the data set on the Hub."""
+    return request.name or (request.path_or_hub_id if _is_on_hub(request) else Path(request.path_or_hub_id).name)
+
+
+def _is_on_hub(request: ImportRequest) -> bool:
+    return not Path(request.path_or_hub_id).expanduser().exists() and is_hub_id(request.path_or_hub_id)
+
+
 def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
-    path = Path(request.path_or_hub_id).expanduser()
-    if not path.exists() and is_hub_id(request.path_or_hub_id):
+    if _is_on_hub(request):
         return read_hub_rows(
             request.path_or_hub_id, config_name=request.config_name, split=request.split, limits=request.limits
         )
-    return read_rows(path, request.limits, request.answers)
+    return read_rows(Path(request.path_or_hub_id).expanduser(), request.limits, request.answers)
 
 
 def _parse_rows(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> tuple[list[ParsedVote], list[RowError]]:

@@ -116,11 +116,11 @@ def ollama_template(tokenizer: TextTokenizer, settings: ChatSettings) -> OllamaT
     """
     pieces = _read_pieces(tokenizer, settings)
     if pieces is None:
-        return OllamaTemplate(problem="its chat template changes messages, or their order")
+        return OllamaTemplate(problem="the model's chat template changes messages, or their order")
     bos = _bos_of_texts(tokenizer)
     if bos:
         if not (pieces.head.startswith(bos) and pieces.before_system.startswith(bos)):
-            return OllamaTemplate(problem=f"Ollama begins a prompt with {bos}, and its chat template does not")
+            return OllamaTemplate(problem=f"Ollama begins a prompt with {bos}, and the model's chat template does not")
         pieces = dataclasses.replace(
             pieces, head=pieces.head.removeprefix(bos), before_system=pieces.before_system.removeprefix(bos)
         )
@@ -128,7 +128,7 @@ def ollama_template(tokenizer: TextTokenizer, settings: ChatSettings) -> OllamaT
     for conversation in CONVERSATIONS:
         for chat in (conversation, *(system + conversation for system in systems)):
             if not _is_same(tokenizer, pieces, chat, settings):
-                return OllamaTemplate(problem="the texts of its chat template depend on the messages or their number")
+                return OllamaTemplate(problem="the model's chat template writes other texts for other messages")
     differences = [text for text, chat in DIFFERENCES.items() if not _is_same(tokenizer, pieces, chat, settings)]
     if _DATE_FUNCTION in str(tokenizer.tokenizer.chat_template):
         differences.append(_DATE_DIFFERENCE)

@@ -15,6 +15,7 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
+from rlhf_lab.ui.auth.oauth import OAuthProvider
 from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.chat import api as chat
@@ -88,11 +89,11 @@ def build_space_note() -> None:
 
     The button does what gr.DuplicateButton does where Gradio knows that it is on a Space (`rlhf_lab.ui`).
     """
-    sign_in = '<a href="join">Sign in</a> to label under your name. ' if os.environ.get("OPENID_PROVIDER_URL") else ""
+    sign_in = '<a href="join">Sign in</a> to label under your name. ' if OAuthProvider.from_env(os.environ) else ""
     with gr.Row(elem_id="lab-space"):
         gr.HTML(
             '<p class="lab"><span class="rest">Here people compare texts, and a language model learns what they prefer. </span>'
-            f"{sign_in}A duplicate runs on your own hardware.</p>",
+            f"{sign_in}Duplicate it to get a lab of your own; you choose its hardware at Hugging Face.</p>",
             padding=False,
         )
         address = f"https://huggingface.co/spaces/{os.environ['SPACE_ID']}?duplicate=true"

@@ -101,13 +101,13 @@ def test_a_tracked_run_is_bit_identical(lab, plain, at, monkeypatch, quick, beha
     at(2, lambda: fake.reached.wait(30))
     assert lab.train(run_id).status is JobStatus.DONE
     assert fake.reached.is_set()
-    assert fake.steps == ([] if behaviour == "never returns" else fake.steps)
+    assert behaviour != "never returns" or fake.steps == []
     assert outcome(lab, run_id) == plain
     end.set()
     threads[0].join(30)
     assert fake.steps == (["failed"] if behaviour == "fails" else [0, 1, 2, 3, 4, 5])
     words = [event.payload["words"] for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
-    assert any("the run goes on without it (OSError: no network)" in text for text in words) == (behaviour == "fails")
+    assert any("the run goes on without it (OSError)" in text for text in words) == (behaviour == "fails")
 
 
 def test_a_stopped_run_goes_on_in_the_same_run_of_the_tracker(lab, plain, at, monkeypatch, quick):

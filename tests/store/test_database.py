@@ -101,7 +101,7 @@ def test_read_then_write_from_many_threads_loses_nothing(db: Database) -> None:
 READ_MODIFY_WRITE = """
 import sys, time
 from pathlib import Path
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import text
 from rlhf_lab.store.database import Database
 home = Path(sys.argv[1])
 with Database.open(home) as db:

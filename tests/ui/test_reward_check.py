@@ -9,7 +9,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.time_estimate import Estimate
-from rlhf_lab.store.blind_tests import blind_tests
+from rlhf_lab.store.blind_tests import add_test, blind_tests, delete_test
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, update_run
 from rlhf_lab.ui.compare.blind_test import api as blind_test
@@ -119,3 +119,28 @@ def test_a_check_is_no_blind_test_of_a_run(ctx, calls, model):
         update_run(conn, run.id, status=RunStatus.DONE, step=40)
     finish(ctx, calls(reward, ctx).begin_check({"model": model.id, "annotator": "ann"})["test"])
     assert guide(ctx)[:2] == ("Compare", f"run {run.id} has no blind test yet")
+
+
+def test_a_check_does_not_hide_an_earlier_blind_test_of_the_run(ctx, calls, model):
+    run = create_run(ctx.db, ctx.project.id, model.id, "r", config=PolicyConfig().to_dict(), manifest={}, total_steps=1)
+    with ctx.db.write() as conn:
+        update_run(conn, run.id, status=RunStatus.DONE, step=1)
+    payload = {"prompts": ["Once"], "temperature": 1.0, "max_new_tokens": 8, "seed": 0}
+    jobs = [
+        queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, payload | {"checkpoint": name})
+        for name in (f"run/{run.id}/1", "base")
+    ]
+    test = add_test(ctx.db, ctx.project.id, *(job.id for job in jobs))
+    calls(reward, ctx).begin_check({"model": model.id, "annotator": "ann"})
+    progress = progress_of(ctx)
+    assert (progress.test.created_at, progress.test.is_check) == (test.created_at, False)
+
+
+def test_checks_after_a_deleted_test_have_other_seeds(ctx, calls, model):
+    seeds = []
+    for _ in range(3):
+        begun = calls(reward, ctx).begin_check({"model": model.id, "annotator": "ann"})["test"]
+        seeds.append(blind_test.test_jobs(ctx, blind_test.find_test(ctx, begun))[0].payload["seed"])
+        if len(seeds) == 2:
+            delete_test(ctx.db, blind_tests(ctx.db, ctx.project.id)[-1].id)
+    assert len(set(seeds)) == 3

@@ -224,7 +224,7 @@ def test_where_a_run_is_logged_is_a_sentence_and_no_change_on_the_curves(ctx):
     for words in ("logged to wandb", "wandb failed"):
         add_note(ctx.db, run.id, words, 1, tracker=1)
     static = feed.poll({"run": run.id})["static"]
-    assert (static["label_source"], static["events"]) == (f"{plain}; wandb failed", [])
+    assert (static["label_source"], static["tracking"], static["events"]) == (plain, "wandb failed", [])
 
 
 @pytest.mark.parametrize("requested_id", [None, "", 999, "x"])

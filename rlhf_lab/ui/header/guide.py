@@ -16,13 +16,13 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import retraining, run_control
 from rlhf_lab.jobs.retraining import LabelProgress
-from rlhf_lab.store.blind_tests import ENDED_KEY, answers
+from rlhf_lab.store.blind_tests import ENDED_KEY, answers, blind_tests
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import list_reward_models
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.compare.blind_results import BlindPair, is_check, pair_texts
-from rlhf_lab.ui.compare.blind_test.api import find_test, remaining_positions, test_jobs
+from rlhf_lab.ui.compare.blind_test.api import remaining_positions, test_jobs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.generation_requests import column_view
 
@@ -105,8 +105,8 @@ def progress_of(ctx: Context) -> ProjectProgress:
     labels, counts = retraining.get_label_progress(db, project.id), vote_counts(db, project.id)[Source.HUMAN]
     project_runs = tuple(runs(db, project.id))
     trained = [run for run in project_runs if run.step > 0]
-    test = _newest_test(ctx)
-    if test and trained and (test.is_check or test.created_at < trained[0].created_at):
+    test = _newest_test(ctx, with_checks=not trained)
+    if test and trained and test.created_at < trained[0].created_at:
         test = None
     return ProjectProgress(
         labels=labels,
@@ -135,14 +135,16 @@ def label_note(db: Database, project_id: int, labels: LabelProgress) -> str:
     return f"{pluralize(labels.remaining, 'more label')} for {which} reward model"
 
 
-def _newest_test(ctx: Context) -> BlindTestProgress | None:
+def _newest_test(ctx: Context, *, with_checks: bool) -> BlindTestProgress | None:
     """The newest blind test; None if there is none, or if its texts could not be written."""
-    test = find_test(ctx, None)
-    if test is None:
-        return None
-    try:
-        jobs = test_jobs(ctx, test)
-    except StoreError:  # deleted in between
+    for test in blind_tests(ctx.db, ctx.project.id):
+        try:
+            jobs = test_jobs(ctx, test)
+        except StoreError:  # deleted in between
+            return None
+        if with_checks or not is_check([job.payload for job in jobs]):
+            break
+    else:
         return None
     if any("error" in column_view(job) for job in jobs):
         return None

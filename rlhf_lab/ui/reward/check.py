@@ -56,9 +56,9 @@ def check_view(ctx: Context, reward_model_id: int, annotator: str) -> CheckView:
 
 def start_check(ctx: Context, reward_model_id: int) -> None:
     """Request the texts. Raises LabError. Each check has other prompts and texts."""
-    project = ctx.project
+    project, earlier = ctx.project, blind_tests(ctx.db, ctx.project.id)
     payload = StartTestPayload(
-        models=list(MODELS), pairs=next_size(ctx)[0], seed=len(blind_tests(ctx.db, project.id)),
+        models=list(MODELS), pairs=next_size(ctx)[0], seed=earlier[0].id if earlier else 0,
         temperature=project.temperature, max_new_tokens=_length(ctx), reward_model_id=reward_model_id,
     )  # fmt: skip
     start_test(ctx, payload)

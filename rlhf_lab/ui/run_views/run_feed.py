@@ -90,6 +90,7 @@ class StaticState(TypedDict):
     weight). adapted_settings: the live settings that the run itself changes while nobody sets them."""
 
     label_source: str
+    tracking: str
     runs: list[tuple[int, str, RunStatus]]
     events: list[ChangeMarker]
     reward_terms: list[tuple[str, float]]
@@ -343,7 +344,8 @@ class RunFeed:
         logged = [str(event.payload["words"]) for event in view.events if "tracker" in event.payload]
         source = run_summary.label_source_text(db, run, reward_model_id, run_summary.ignored_by_heads(view))
         return {
-            "label_source": "; ".join([source, *logged[-1:]]),
+            "label_source": source,
+            "tracking": logged[-1] if logged else "",
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
             "reward_terms": reward_terms,

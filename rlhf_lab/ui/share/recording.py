@@ -66,7 +66,7 @@ class SharedSetting(TypedDict):
 
 
 class RunRecording(TypedDict):
-    """recorded_at: when the run ended (of a page: when it was made), in seconds since 1970. samples and tokens: by step."""
+    """recorded_at: when the run was started (of a page: when it was made), in seconds since 1970. samples and tokens: by step."""
 
     title: str
     recorded_at: float
@@ -109,11 +109,11 @@ def record_run(ctx: Context, run_id: int) -> RunRecording:
     """What everybody may see of a run under Train. Raises StoreError if there is no such run."""
     db, run = ctx.db, get_run(ctx.db, run_id)
     project, feed = get_project(db, run.project_id), feed_of(ctx).full_reply(run)
-    feed["static"] = {**feed["static"], "runs": [], "reward_models": []}  # of others
+    feed["static"] = {**feed["static"], "runs": [], "reward_models": [], "tracking": ""}  # of others
     token_steps = spread_out([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
     return {
         "title": run.name,
-        "recorded_at": run.updated_at,
+        "recorded_at": run.created_at,
         "model": portable_name(project.model),
         "prompt_set": portable_name(project.prompt_set),
         "algorithm": str(run.config.get("algorithm", "")),
@@ -129,7 +129,9 @@ def record_replay(ctx: Context, run_id: int) -> Replay:
     """A run as it was step by step. Raises StoreError if there is no such run, ConfigError if it has made no step."""
     recording, run = record_run(ctx, run_id), get_run(ctx.db, run_id)
     if not run.step:
-        raise ConfigError(f"Run {run.id} has made no step, so there is nothing to replay.")
+        raise ConfigError(
+            f"Run {run.id} has made no step, so there is nothing to replay. Resume it under Train, or choose another run."
+        )
     feed, terms = recording["feed"], [metric for metric, _ in recording["feed"]["static"]["reward_terms"]]
     for metric, points in metric_series(ctx.db, run_id, terms, max_points=MAX_POINTS).items():
         feed["points"][metric] = encode_points(points)

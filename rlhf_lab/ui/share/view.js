@@ -86,14 +86,17 @@ function figure({ metric, title, unit }) {
 
 function texts() {
   const tokenSteps = Object.keys(recording.tokens).map(Number);
-  const tokens = new TokenView(async ({ step }) => recording.tokens[nearest(tokenSteps, step)]);
+  const tokens = new TokenView(
+    async ({ step }) => recording.tokens[nearest(tokenSteps, step)],
+    () => tokenSteps,
+  );
   const steps = Object.keys(recording.samples).map(Number);
   const samples = new SampleViewer(recording.feed.run.id, async ({ step }) => recording.samples[step], {
     onStep: (step) => tokens.show(recording.feed.run.id, step),
     onTokens: () => tokens.open(),
   });
   samples.addSteps('recorded', steps, true);
-  const hasTokens = Object.keys(recording.tokens).length > 0;
+  const hasTokens = tokenSteps.length > 0;
   return html`<section class="lab-train texts" aria-label="texts">
     ${samples.node} ${hasTokens && tokens.node}
   </section>`;

@@ -156,8 +156,13 @@ export class Replay {
   }
 
   async tokens({ step }) {
-    const { tokens } = this.recording; // of some steps
-    return tokens[nearest(Object.keys(tokens).map(Number), step)];
+    return this.recording.tokens[nearest(this.tokenSteps(), step)];
+  }
+
+  // The steps with tokens so far; the first one if there is none yet.
+  tokenSteps() {
+    const [first, ...later] = Object.keys(this.recording.tokens).map(Number);
+    return first === undefined ? [] : [first, ...later.filter((step) => step <= this.step)];
   }
 
   async metric_points({ metric }) {

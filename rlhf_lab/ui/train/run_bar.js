@@ -173,7 +173,7 @@ export class RunBar {
     );
     this.reward.replaceChildren(...optionList(fixed.reward_models));
     this.rewardRow.hidden = fixed.reward_models.length < 2 || run.reward_model === null;
-    this.part('.source').textContent = fixed.label_source;
+    this.part('.source').textContent = [fixed.label_source, fixed.tracking].filter(Boolean).join('; ');
     for (const { name, label } of Object.values(this.settings)) label.hidden = !fixed.live_settings.includes(name);
   }
 

@@ -4,7 +4,7 @@ import { markedDiff } from '../shared/diff.js';
 import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
-import { openTab, operatorOnly, setItem, WANTED_TEXT } from '../shared/session.js';
+import { operatorOnly } from '../shared/session.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 
 /** @typedef {import('../api_types').SampleRow} SampleRow */
@@ -13,10 +13,11 @@ export class SampleViewer {
   /**
    * @param {number} run
    * @param {(query: { run: number, step: number }) => Promise<import('../api_types').StepSamples>} fetchSamples
-   * @param {{ onStep: (step: number) => void, onTokens: () => void }} listeners onStep: another step was selected;
-   *   onTokens: the button Tokens was pressed
+   * @param {{ onStep: (step: number) => void, onTokens: () => void, onWhy?: (row: SampleRow) => void }} listeners
+   *   onStep: another step was selected; onTokens: the button Tokens was pressed; onWhy: the button Which labels?
    */
-  constructor(run, fetchSamples, { onStep, onTokens }) {
+  constructor(run, fetchSamples, { onStep, onTokens, onWhy = null }) {
+    this.onWhy = onWhy;
     this.run = run;
     this.fetchSamples = fetchSamples;
     this.onStep = onStep;
@@ -126,15 +127,20 @@ export class SampleViewer {
 
   draw({ rows, step }) {
     const { scrollTop } = this.node;
-    const samples = rows.map((row, i) => sample(row, step, i === 0));
+    const samples = rows.map((row, i) => sample(row, step, i === 0, this.onWhy));
     if (!rows.length) samples.push(html`<p class="lab-empty">No samples were stored at this step.</p>`);
     this.rows.replaceChildren(...samples);
     this.node.scrollTop = scrollTop;
   }
 }
 
-/** @param {SampleRow} row @param {number} step @param {boolean} isFirst whether its words open their definitions */
-function sample(row, step, isFirst) {
+/**
+ * @param {SampleRow} row
+ * @param {number} step
+ * @param {boolean} isFirst whether its words open their definitions
+ * @param {((row: SampleRow) => void) | null} onWhy
+ */
+function sample(row, step, isFirst, onWhy) {
   const showsBase = step !== 0 && row.base_text !== null;
   const badge = (name, value, base) => {
     const shown = scoreBadge(name, value, showsBase ? base : null);
@@ -159,16 +165,12 @@ function sample(row, step, isFirst) {
     </div>
     <div class="lab-row">
       ${badge('score', row.score, row.base_score)} ${badge('gold', row.gold, row.base_gold)}
-      <span class="lab-grow"></span>${row.score !== null && row.text && operatorOnly(whyButton(row))}
+      <span class="lab-grow"></span>${onWhy && row.score !== null && row.text && operatorOnly(whyButton(row, onWhy))}
     </div>
   </article>`;
 }
 
-/** @param {SampleRow} row */
-function whyButton({ prompt, turns, text }) {
-  const open = () => {
-    setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text }));
-    openTab('Reward model');
-  };
-  return actionButton('sample-why', 'Which labels?', open, 'small', { title: 'opens Reward model with this text' });
-}
+const whyButton = (row, onWhy) =>
+  actionButton('sample-why', 'Which labels?', () => onWhy(row), 'small', {
+    title: 'opens Reward model with this text',
+  });

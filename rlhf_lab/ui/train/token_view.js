@@ -12,8 +12,12 @@ const CLIPPED_TITLE =
   'mean over all updates of the step, the first of which clips nothing.';
 
 export class TokenView {
-  /** @param {(query: { run: number, step: number }) => Promise<import('../api_types').TokenView>} fetchTokens */
-  constructor(fetchTokens) {
+  /**
+   * @param {(query: { run: number, step: number }) => Promise<import('../api_types').TokenView>} fetchTokens
+   * @param {(() => number[] | null) | null} steps those with tokens, if they are not all
+   */
+  constructor(fetchTokens, steps = null) {
+    this.steps = steps;
     this.fetchTokens = fetchTokens;
     this.run = null;
     this.step = null;
@@ -60,7 +64,8 @@ export class TokenView {
   }
 
   move(offset) {
-    this.step += offset;
+    const steps = this.steps?.() ?? null;
+    this.step = steps ? steps[steps.indexOf(this.view.step) + offset] : this.step + offset;
     this.load();
   }
 
@@ -97,8 +102,9 @@ export class TokenView {
     const stepLabel = node.querySelector('[data-token-step]');
     stepLabel.textContent = `step ${view.step}`;
     stepLabel.dataset.tokenStep = view.step;
-    node.querySelector('[data-do=token-back]').disabled = view.step <= 1;
-    node.querySelector('[data-do=token-on]').disabled = view.step >= view.last_step;
+    const steps = this.steps?.() ?? [1, view.last_step];
+    node.querySelector('[data-do=token-back]').disabled = view.step <= steps[0];
+    node.querySelector('[data-do=token-on]').disabled = view.step >= steps.at(-1);
     const scales = view.color_scales.map(({ column, name }) => [column, name]);
     setOptions(scaleSelect, scales, scales[0][0]);
     if (!view.rows.length) {

@@ -7,7 +7,7 @@ import { actionButton } from '../shared/dom.js';
 import { formatDuration } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
-import { getItem, openTab, operatorOnly, setItem, WANTED_RUN } from '../shared/session.js';
+import { getItem, openTab, operatorOnly, setItem, WANTED_RUN, WANTED_TEXT } from '../shared/session.js';
 import { Curves } from './curves.js';
 import { closeReplay, currentReplay, REPLAY, ReplayBand, replayButton } from './replay.js';
 import { ACTIVE, RunBar } from './run_bar.js';
@@ -20,6 +20,12 @@ import { TokenView } from './token_view.js';
 /** @type {import('../api_types').TrainRequests} */
 const api = requests('train');
 
+/** @param {import('../api_types').SampleRow} row */
+function askWhichLabels({ prompt, turns, text }) {
+  setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text }));
+  openTab('Reward model');
+}
+
 export default function mount({ element, props }) {
   new TrainScreen(element.querySelector('.lab-train'), props.data).start();
 }
@@ -31,7 +37,10 @@ class TrainScreen {
     this.chosenRun = /** @type {number | null} */ (null); // by a person; null: the newest active run
     this.activity = null; // {text, startedAt}: what happens now, and when it started by this page's clock
     this.replay = currentReplay(); // on screen
-    this.tokenView = new TokenView((query) => this.source.tokens(query));
+    this.tokenView = new TokenView(
+      (query) => this.source.tokens(query),
+      () => this.replay?.tokenSteps() ?? null,
+    );
     this.wantedToken = /** @type {null | { run: number, step: number, selected: number[] }} */ (null);
     this.pollNow = () => {};
     this.forget();
@@ -156,6 +165,7 @@ class TrainScreen {
         this.tokenView.show(runId, step);
       },
       onTokens: () => this.tokenView.open(),
+      onWhy: this.replay ? null : askWhichLabels,
     });
     const bar = new RunBar({
       control: (fields) => api.control(fields),
