@@ -156,7 +156,9 @@ def test_a_run_in_progress_is_followed_to_its_end(db, home, run):
 @pytest.mark.parametrize(("fails", "sent"), [("start", 0), ("log", 0), ("finish", 2)])
 def test_a_tracker_that_fails_is_named_in_the_history_without_secrets(db, home, run, fails, sent):
     kept = Kept(fails)
-    with pytest.raises(TrackerError, match=f"tensorboard failed, and the run goes on without it(.|\n)*no {fails}") as raised:
+    with pytest.raises(
+        TrackerError, match=f"tensorboard failed, and the run goes on without it(.|\n)*no {fails}"
+    ) as raised:
         RunLogger(db, home, run.id, BOARD, kept.start).execute()
     assert "0123456789abcdef" not in str(raised.value)
     assert len(str(raised.value)) < 600
