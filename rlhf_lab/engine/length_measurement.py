@@ -110,8 +110,8 @@ def measure_length(
                 seconds[i] = {limit: seconds[i][limit] + times[limit] for limit in limits}
     if not lengths[0]:
         raise LabelError(
-            f"the length of the answers could not be measured within {budget_s:.0f} s, because this model is too slow "
-            "here. Choose a length yourself, under Project."
+            f"the length of the answers could not be measured within {budget_s:.0f} s: the model is too slow here, or the "
+            "machine is busy. Measure again, or choose a length yourself, under Project."
         )
     tables = [length_rows(column, seconds[i], adds_instruction=i > 0) for i, column in enumerate(lengths)]
     return {

@@ -58,6 +58,7 @@ class LengthView(TypedDict):
     """
 
     is_measuring: bool
+    failure: str
     note: str
     instruction: str
     texts: int
@@ -139,12 +140,13 @@ def lacks_measurement(db: Database, project: Project) -> bool | None:
 def length_view(db: Database, project: Project) -> LengthView | None:
     """The measurement of a project for the page; None if there is none."""
     job = measurement_job(db, project.id)
-    if job is None or job.status in (JobStatus.FAILED, JobStatus.CANCELLED):
+    if job is None or job.status is JobStatus.CANCELLED:
         return None
     if job.status in UNFINISHED_JOB_STATUSES or job.result is None:
+        failure = job.error if job.status is JobStatus.FAILED else ""
         return {
-            "is_measuring": True, "note": "", "instruction": INSTRUCTION, "texts": 0, "rows": [], "proposal": None,
-            "is_new": False,
+            "is_measuring": not failure, "failure": failure, "note": "", "instruction": INSTRUCTION, "texts": 0, "rows": [],
+            "proposal": None, "is_new": False,
         }  # fmt: skip
     rows = measured_rows(job.result)
     proposal = propose(rows)
@@ -154,7 +156,7 @@ def length_view(db: Database, project: Project) -> LengthView | None:
         and project.system_prompt == _system_prompt(job.result, proposal)
     )
     return {
-        "is_measuring": False, "note": job.result["note"], "instruction": INSTRUCTION, "texts": rows[0].texts,
+        "is_measuring": False, "failure": "", "note": job.result["note"], "instruction": INSTRUCTION, "texts": rows[0].texts,
         "rows": rows, "proposal": proposal,
         "is_new": proposal is not None and not is_used and not _settled_by(db, project.id),
     }  # fmt: skip

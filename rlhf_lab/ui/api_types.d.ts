@@ -163,6 +163,7 @@ export interface ProjectRequests {
   rename: Action<RenamePayload, Message>;
   set_temperature: Action<TemperaturePayload, Message>;
   set_length: Action<LengthPayload, Message>;
+  measure_length: Action<Payload, Message>;
   accept_length: Action<Payload, Message>;
   delete: Action<ProjectPayload, Message>;
   check_model: Action<ModelPayload, ModelCheck>;
@@ -271,7 +272,7 @@ export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: num
 export type LearnMaterial = { view: TokenView; curves: Curves; differences: Array<number>; distribution: NextTokens; recorded: Array<'run' | 'labels' | 'curves' | 'recording'>; experiment: ExperimentView | null };
 export type LengthPayload = { annotator?: string | null; project: number | string; max_new_tokens: number | string };
 export type LengthRow = { adds_instruction: boolean; max_new_tokens: number; complete: number; texts: number; low: number; high: number; mean_tokens: number; seconds: number };
-export type LengthView = { is_measuring: boolean; note: string; instruction: string; texts: number; rows: Array<LengthRow>; proposal: LengthRow | null; is_new: boolean };
+export type LengthView = { is_measuring: boolean; failure: string; note: string; instruction: string; texts: number; rows: Array<LengthRow>; proposal: LengthRow | null; is_new: boolean };
 export type Level = 'info' | 'good' | 'warn' | 'alert';
 export type MemoryCheck = { model: string; architecture: string; parameters: number; download_bytes: number; tokens: number; components: Array<[string, number, string]>; required_bytes: number; free_bytes: number; device: string; verdict: FitVerdict; advice: string };
 export type Message = { message: string };

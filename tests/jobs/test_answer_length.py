@@ -180,3 +180,13 @@ def test_the_system_prompt_of_a_reward_model_stays(db, project):
     with pytest.raises(ConfigError, match=r"has a reward model.*new project with at most 96 tokens"):
         accept_proposal(db, project.id)
     assert (get_project(db, project.id), length_note(db, project)) == (project, "")
+
+
+def test_a_failed_measurement_is_shown_and_measured_again(db, project):
+    job = queue.submit(db, JobKind.MEASURE_LENGTH, project.id, {})
+    queue.claim(db, [JobKind.MEASURE_LENGTH], engine_process.record_heartbeat(db, "x"))
+    queue.fail(db, job.id, "The machine is busy.")
+    view = length_view(db, project)
+    assert (view["is_measuring"], view["failure"], length_note(db, project)) == (False, "The machine is busy.", "")
+    queue.submit_once(db, JobKind.MEASURE_LENGTH, project.id, {})
+    assert (length_view(db, project)["is_measuring"], length_view(db, project)["failure"]) == (True, "")

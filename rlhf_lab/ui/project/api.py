@@ -12,13 +12,13 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
-from rlhf_lab.common.enums import EngineState, Source
+from rlhf_lab.common.enums import EngineState, JobKind, Source
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, ChatSettings, Project, Role
 from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.storage import storage_note
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.answer_length import LengthView, accept_proposal, length_view
 from rlhf_lab.jobs.hub_download import DownloadStatus
 from rlhf_lab.jobs.memory_estimate import PROMPT_TOKENS, FitVerdict, detect_device, estimate_memory
@@ -287,6 +287,13 @@ def set_temperature(ctx: Context, payload: TemperaturePayload) -> Message:
 @api.action(LengthPayload, role=Role.OPERATOR)
 def set_length(ctx: Context, payload: LengthPayload) -> Message:
     return {"message": change_max_new_tokens(ctx.db, payload.project, payload.max_new_tokens)}
+
+
+@api.action(Payload, role=Role.OPERATOR)
+def measure_length(ctx: Context, _: Payload) -> Message:
+    """After a measurement that failed."""
+    queue.submit_once(ctx.db, JobKind.MEASURE_LENGTH, ctx.project.id, {})
+    return {"message": "The length of the answers is measured again."}
 
 
 @api.action(Payload, role=Role.OPERATOR)

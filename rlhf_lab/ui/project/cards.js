@@ -9,12 +9,17 @@ import { downloadText, percent, proposalText, shareRange } from './figures.js';
 /** @typedef {import('../api_types').LengthRow} LengthRow */
 
 // The measured lengths of the answers, and the proposed setting with a button that accepts it.
-/** @param {LengthView} length @param {(event: any) => void} accept */
-export function lengthContent(length, accept) {
+/** @param {LengthView} length @param {Record<'accept' | 'measure', (event: any) => void>} act */
+export function lengthContent(length, act) {
   if (length.is_measuring) {
     return html`<p class="muted" role="status">
       The engine is measuring how long the answers are; up to half a minute …
     </p>`;
+  }
+  if (length.failure) {
+    return html`<h3>How long are the answers?</h3>
+      <p class="lab-notice bad">The measurement failed: ${length.failure}</p>
+      ${operatorOnly(actionButton('length-measure', 'Measure again', act.measure, 'small'))}`;
   }
   return html`<h3>How long are the answers?</h3>
     <p class="muted">
@@ -26,7 +31,7 @@ export function lengthContent(length, accept) {
       ${tableHead(['tokens at most', 'complete', 'mean tokens', 'per pair'])}
       <tbody>${lengthGroup(length, false)}${lengthGroup(length, true)}</tbody>
     </table>
-    ${lengthDecision(length, accept)}`;
+    ${lengthDecision(length, act.accept)}`;
 }
 
 /** @param {LengthView} length @param {boolean} addsInstruction */

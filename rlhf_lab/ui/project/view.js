@@ -94,12 +94,15 @@ class Project {
   /** @param {import('../api_types').LengthView | null} length */
   drawLength(length) {
     this.lengthCard.hidden = !length;
-    if (length) this.lengthCard.replaceChildren(lengthContent(length, (event) => this.acceptLength(event.target)));
+    if (!length) return;
+    const accept = (event) => this.pressLength(event.target, 'accept_length');
+    const measure = (event) => this.pressLength(event.target, 'measure_length');
+    this.lengthCard.replaceChildren(lengthContent(length, { accept, measure }));
   }
 
-  async acceptLength(button) {
+  async pressLength(button, name) {
     button.disabled = true;
-    if (!(await this.act('accept_length', {}, this.lengthCard))) button.disabled = false;
+    if (!(await this.act(name, {}, this.lengthCard))) button.disabled = false;
   }
 
   /** @param {import('../api_types').DownloadView | null} download */
