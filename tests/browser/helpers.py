@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from playwright.sync_api import Error, Page, expect
+from playwright.sync_api import Page, expect
 
 from rlhf_lab.ui.scripts import MODULE_FOLDER
 from rlhf_lab.ui.shared.api import REVISION_HEADER
@@ -101,7 +101,7 @@ def describe_pages(browser) -> str:
     for frame in (frame for context in browser.contexts for page in context.pages for frame in page.frames):
         try:
             summary = frame.wait_for_function(PAGE_SUMMARY, timeout=2000).json_value()
-        except Error as error:
-            summary = [f"{frame.url} shows nothing: {error.message.splitlines()[0]}"]
+        except Exception as error:  # also one of a route handler of the test; the report must not end the whole session
+            summary = [f"{frame.url} shows nothing: {str(error).partition(chr(10))[0]}"]
         lines += [" ".join(line.split()) for line in summary]
     return "\n".join(lines)

@@ -125,7 +125,12 @@ def test_help_of_the_page_names_every_variable_that_replaces_an_option(capsys):
     with pytest.raises(SystemExit):
         serve.main(["--help"])
     footer = " ".join(capsys.readouterr().out.split()).partition("Environment variables replace missing options: ")[2]
-    assert footer.rstrip(".").split(", ") == ["RLHF_LAB_HOME", "RLHF_LAB_DEMO_MODE", *VARIABLES.values()]
+    assert footer.rstrip(".").split(", ") == [
+        "RLHF_LAB_HOME",
+        "RLHF_LAB_DEMO_MODE",
+        "RLHF_LAB_TRACK",
+        *VARIABLES.values(),
+    ]
 
 
 @pytest.mark.parametrize("arguments", [["stop-engine", "--project", "1"], ["demo", "--pooling", "first"]])

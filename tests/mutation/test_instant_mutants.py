@@ -49,7 +49,7 @@ MUTANTS = [
            "test_a_stronger_label_moves_scores_further_apart"),
     Mutant(MODEL, "ignored attributes are not fitted beside the features", "self._pairs.gram(pair_ids, signs) + attribute_gram(attributes)",
            "self._pairs.gram(pair_ids, signs)", "test_a_head_that_ignores_an_attribute_is_that_of_a_trained_reward_model"),
-    Mutant(MODEL, "scores contain ignored attributes", "return self._regression.residual(scaled, self._regression.scaler(attributes))", "return scaled",
+    Mutant(MODEL, "scores contain ignored attributes", "return self._regression.residual(scaled, share * self._regression.scaler(attributes))", "return scaled",
            "test_scores_ignore_a_chosen_attribute_at_once"),
     Mutant(MODEL, "a choice of attributes waits for a label", "and ignored == self._ignored and", "and", "test_scores_ignore_a_chosen_attribute_at_once"),
     # --- engine and page ---
