@@ -135,21 +135,29 @@ class LivePairs:
             self._store(step, chosen, self._sample(step, chosen, policy_slot), checkpoint_step)
 
     def _draw(self, step: int, rollouts: Sequence[RolloutRow], checkpoint_step: int | None) -> list[_Drawn]:
-        """Rollouts of different prompts, those that ended by themselves first."""
+        """Rollouts of different prompts. Of pairs that only teach, those that ended by themselves come first.
+
+        The brake counts on texts that are alike but for who wrote them (core/sequential_test.py). So where the other text is that
+        of another model, which is sampled as it comes, the policy's is not chosen either.
+        """
         rng = random.Random(derive_seed(self.config.seed, "live pairs", step))
         order = rng.sample(range(len(rollouts)), len(rollouts))
         stop_ids = self.adapters.backbone.eos_ids
-        order.sort(key=lambda row: not rollouts[row][1] or rollouts[row][1][-1] not in stop_ids)
-        by_prompt = {rollouts[row][0]: rollouts[row][1] for row in reversed(order)}
-        chosen = [rollouts[row][0] for row in order]
-        drawn = []
-        for i, prompt in enumerate(list(dict.fromkeys(chosen))[:PAIRS_PER_STEP]):
+        ended_first = sorted(order, key=lambda row: not rollouts[row][1] or rollouts[row][1][-1] not in stop_ids)
+        drawn, used = [], set[int]()
+        for i in range(PAIRS_PER_STEP):
             opponent = self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)]
             if opponent is Opponent.BEST and checkpoint_step is None:
                 opponent = Opponent.BASE
+            unused = (row for row in (ended_first if opponent is None else order) if rollouts[row][0] not in used)
+            row = next(unused, None)
+            if row is None:
+                break
+            prompt, tokens = rollouts[row]
+            used.add(prompt)
             writer_step = checkpoint_step if opponent is Opponent.BEST else step
             checkpoint = "base" if opponent is Opponent.BASE else f"run/{self.run.id}/{writer_step}"
-            drawn.append(_Drawn(prompt, by_prompt[prompt], opponent, checkpoint))
+            drawn.append(_Drawn(prompt, tokens, opponent, checkpoint))
         return drawn
 
     def _sample(self, step: int, drawn: Sequence[_Drawn], policy_slot: str) -> list[list[int]]:

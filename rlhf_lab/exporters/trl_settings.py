@@ -15,7 +15,7 @@ from rlhf_lab.config.reward import RewardConfig
 TRL_VERSION = "1.16.0"
 DEFAULT_GROUP = 4  # responses per prompt for algorithms that compare none, as in the lab's recommended settings of grpo
 UNCLIPPED = 1e9
-LOSS_TYPES = {"token": "dapo", "trajectory": "grpo", "sum": "dr_grpo"}
+LOSS_TYPES = {"token": "dapo", "trajectory": "grpo", "sum": "luspo"}
 
 
 class Argument(NamedTuple):
@@ -89,12 +89,15 @@ _RLOO_RULES = (
     Rule(("kl_estimator",), ("k1",), "RLOOTrainer estimates the KL by k1"),
     Rule(("kl_penalty",), ("reward",), "RLOOTrainer subtracts the KL from the reward"),
     Rule(("entropy_coef",), (0.0,), "RLOOTrainer has no entropy bonus"),
-    Rule(("loss_mean",), (), "RLOOTrainer's loss is the sum over the tokens of a response, the mean over responses"),
+    Rule(
+        ("loss_mean",), ("sum",), "RLOOTrainer's loss is the sum over the tokens of a response, the mean over responses"
+    ),
 )
 _DPO_RULES = (
     _KL_CONTROL,
     Rule(("temperature",), (1.0,), "DPOTrainer does not divide the logits by a temperature"),
     Rule(("max_new_tokens", "batch_size"), (), "DPOTrainer samples nothing and measures no KL"),
+    Rule(("label_smoothing",), (0.0,), "DPOTrainer's losses sigmoid and ipo have no label smoothing"),
 )
 _REWARD_RULES = (
     Rule(("pooling", "last_weight"), ("last",), "TRL's reward model reads the last token's state, not the mean of the response"),
@@ -185,7 +188,6 @@ def dpo_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
         Argument("gradient_accumulation_steps", config.label_batch // rows, ("label_batch",)),
         Argument("beta", config.beta, ("beta",)),
         Argument("loss_type", [config.dpo_loss], ("dpo_loss",)),
-        Argument("label_smoothing", config.label_smoothing, ("label_smoothing",)),
         Argument("max_length", None),
         *_fixed_arguments(dtype),
     )

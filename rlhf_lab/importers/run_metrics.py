@@ -11,7 +11,7 @@ from rlhf_lab.importers.parsed_rows import Limits, RowError
 from rlhf_lab.importers.readers import read_rows
 
 STATE_FILE = "trainer_state.json"
-STEP_COLUMNS = ("step", "global_step", "_step", "Step")
+STEP_COLUMNS = ("step", "global_step", "train/global_step", "_step", "Step")  # _step of W&B counts calls
 #: TRL's names of metrics that are the same here under another name; TRL's other names are kept.
 OUR_NAMES = {"learning_rate": "lr", "completions/mean_length": "tokens/response_len"}
 MAX_STEP, MAX_VALUES, MAX_NAME_CHARS = 2**31 - 1, 1_000_000, 80
@@ -71,11 +71,17 @@ def read_metrics(path: Path, updates_per_step: int = 1) -> OutsideMetrics:
             )
     if not measured:
         raise DataError(f"{path.name} has no numbers beside the steps, so there is nothing to show.")
-    names = {name: our for name in measured if (our := OUR_NAMES.get(name, name)) == name or our not in measured}
+    names = {name: our for name in measured if (our := _our_name(name)) == name or our not in measured}
     named = {step: {names.get(name, name): value for name, value in steps[step].items()} for step in sorted(steps)}
     ignored = tuple(sorted(name for name, number in texts.items() if number and name not in measured))
     text_count = sum(texts[name] for name in measured)
     return OutsideMetrics(visible(path.name), digest, _joined(named, updates_per_step), ignored, text_count, replaced)
+
+
+def _our_name(name: str) -> str:
+    """Trackers have transformers' prefix before the names of a training."""
+    short = name.removeprefix("train/")
+    return OUR_NAMES.get(short, short)
 
 
 def visible(name: str) -> str:

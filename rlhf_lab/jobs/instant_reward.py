@@ -57,6 +57,7 @@ log = logging.getLogger("rlhf_lab.instant_reward")
 MIN_DECIDED = 6  # labels that prefer one text; with fewer nothing is fitted
 REFERENCE_TEXTS = 128  # scores are standardised to mean 0 and standard deviation 1 on these texts
 MIN_REFERENCE_TEXTS = 8
+TEXTS_PER_ATTRIBUTE = 8  # with fewer, the slopes of ignored attributes add more error than they remove
 MIN_SPREAD = 1e-6  # smallest usable standard deviation of their raw scores; below it, labels cancel out up to rounding
 #: Square distance of two texts, whose mean is about 2. Below it they have the same tokens up to the context, and differ by the
 #: rounding of the stored features: such a label is left out, as in `training/label_tokens.py`.
@@ -280,7 +281,8 @@ class InstantModel:
         if count >= REFERENCE_TEXTS and len(self._pairs) <= 2 * MAX_INSTANT_LABELS:
             return
         texts = oldest_features(self.db, self.project_id, REFERENCE_TEXTS)
-        if len(texts) < max(MIN_REFERENCE_TEXTS, min(2 * count, REFERENCE_TEXTS)):
+        needed = max(MIN_REFERENCE_TEXTS, TEXTS_PER_ATTRIBUTE * len(self._ignored))
+        if len(texts) < max(needed, min(2 * count, REFERENCE_TEXTS)):
             return
         layers, width = texts[0][1].layers, len(texts[0][1].vector)
         texts = [text for text in texts if len(text[1].vector) == width]

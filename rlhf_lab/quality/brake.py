@@ -55,18 +55,23 @@ def compared_checkpoint(answers: Sequence[LiveAnswer], checkpoints: Sequence[int
     The first one, until people prefer the policy's texts to its own; then the newest one, and so on. People decide this rather
     than the reward model, because the score of a policy that exploits a reward model goes on rising.
     """
-    steps = [answer.opponent_step for answer in answers if answer.opponent is Opponent.BEST]
-    if not checkpoints or not steps or steps[-1] not in checkpoints:
+    present = _newest_opponent(answers)
+    if not checkpoints or present not in checkpoints:
         return checkpoints[0] if checkpoints else None
-    results = [answer.won for answer in answers if answer.opponent_step == steps[-1] and answer.won is not None]
+    results = [answer.won for answer in answers if answer.opponent_step == present and answer.won is not None]
     is_beaten = len(results) >= MIN_ANSWERS and 2 * sum(results) > len(results)
-    return checkpoints[-1] if is_beaten else steps[-1]
+    return checkpoints[-1] if is_beaten else present
+
+
+def _newest_opponent(answers: Sequence[LiveAnswer]) -> int | None:
+    """The step of the checkpoint of the newest pair that was answered; an older pair may be answered later."""
+    of_checkpoints = [answer for answer in answers if answer.opponent is Opponent.BEST]
+    return max(of_checkpoints, key=lambda answer: answer.pair_id).opponent_step if of_checkpoints else None
 
 
 def compared_step(db: Database, run_id: int) -> int | None:
     """The step of the newest checkpoint that people have compared with the policy; None if they have compared none."""
-    steps = [answer.opponent_step for answer in counted_answers(db, run_id) if answer.opponent is Opponent.BEST]
-    return steps[-1] if steps else None
+    return _newest_opponent(counted_answers(db, run_id))
 
 
 def pause_text(payload: dict[str, int | str]) -> str:

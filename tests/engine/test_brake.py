@@ -1,6 +1,7 @@
 """The brake: a run pauses when people prefer the texts of others to those of its policy."""
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from support_worker import CONFIG
@@ -8,7 +9,7 @@ from support_worker import CONFIG
 from rlhf_lab.common.enums import BrakeState, Choice, EventKind, JobStatus, Opponent, RunStatus, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.engine import policy_run
-from rlhf_lab.engine.live_run import JUDGE_KEY
+from rlhf_lab.engine.live_run import JUDGE_KEY, TURNS, LivePairs
 from rlhf_lab.jobs import run_control
 from rlhf_lab.quality.brake import brake_report, compared_checkpoint
 from rlhf_lab.store.live_runs import (
@@ -119,3 +120,28 @@ def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(aske
     ]
     assert compared_checkpoint(answers, [5, 10, 15, 20]) == expected
     assert compared_checkpoint(answers, []) is None
+
+
+def test_an_older_pair_that_is_answered_late_does_not_bring_its_checkpoint_back():
+    asked = [(i, 5, True) for i in range(6)] + [(i, 15, False) for i in range(10, 30)] + [(9, 5, True)]
+    answers = [LiveAnswer(pair_id, Opponent.BEST, step, won, 0.0) for pair_id, step, won in asked]
+    assert compared_checkpoint(answers, [5, 10, 15, 20, 25]) == 15
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_for_the_brake_are_not_chosen_because_they_end(seed):
+    """Half of the responses end. Chosen ones against another model do so about as often, those of two own texts always."""
+    pairs = LivePairs.__new__(LivePairs)
+    pairs.config, pairs.run = SimpleNamespace(seed=seed), SimpleNamespace(id=1)
+    pairs.adapters = SimpleNamespace(backbone=SimpleNamespace(eos_ids=(0,)))
+    rollouts = [(prompt, [5, prompt % 2]) for prompt in range(40)]
+    ended = {opponent: [] for opponent in (None, Opponent.BASE, Opponent.BEST)}
+    pairs.turns = TURNS
+    for step in range(1, 121):
+        drawn = pairs._draw(step, rollouts, 1)
+        assert len({item.prompt for item in drawn}) == 2
+        for item in drawn:
+            ended[item.opponent].append(item.tokens[-1] == 0)
+    assert all(ended[None])
+    for opponent in (Opponent.BASE, Opponent.BEST):
+        assert 0.25 < sum(ended[opponent]) / len(ended[opponent]) < 0.75

@@ -58,15 +58,19 @@ def base(tmp_path):
     return tiny_models.save_llama(tmp_path / "base")
 
 
-def test_a_merged_model_has_the_licence_of_its_base(db, home, out, base):
+@pytest.mark.parametrize(("link", "kept"), [
+    ("LICENSE", {}),  # a file that the export does not have
+    ("https://example.org/tales", {"license_link": "https://example.org/tales"}),
+])  # fmt: skip
+def test_a_merged_model_has_the_licence_of_its_base(db, home, out, base, link, kept):
     with_card(
-        base, "---\nlicense: other\nlicense_name: tales-1.0\nlicense_link: LICENSE\nbase_model: x/y\n---\n# A base"
+        base, f"---\nlicense: other\nlicense_name: tales-1.0\nlicense_link: {link}\nbase_model: x/y\n---\n# A base"
     )
     folder = export_model(db, home, make_run(db, home, base), out)
     assert header((folder / "README.md").read_text()) == {
-        "license": "other", "license_name": "tales-1.0", "license_link": "LICENSE", "library_name": "transformers",
-        "pipeline_tag": "text-generation", "tags": ["rlhf", "ppo"],
-    }  # fmt: skip
+        "license": "other", "license_name": "tales-1.0", "library_name": "transformers", "pipeline_tag": "text-generation",
+        "tags": ["rlhf", "ppo"],
+    } | kept  # fmt: skip
 
 
 def test_an_adapter(db, home, out, base):

@@ -157,7 +157,7 @@ def test_batches_of_ppo():
         "max_steps": 42, "save_steps": 12, "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "adam_epsilon": 1e-5,
         "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 4, "generation_batch_size": 24, "num_generations": 4,
         "num_iterations": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_completion_length": 20,
-        "temperature": 0.5, "beta": 0.2, "epsilon": 1e9, "loss_type": "dr_grpo", "scale_rewards": "batch",
+        "temperature": 0.5, "beta": 0.2, "epsilon": 1e9, "loss_type": "luspo", "scale_rewards": "batch",
         "entropy_coef": 0.01, "model_init_kwargs": {"dtype": "bfloat16"}, "bf16": False, "disable_dropout": True,
         "gradient_checkpointing": False, "logging_steps": 1, "report_to": "none",
     }  # fmt: skip

@@ -10,7 +10,7 @@ from support.primal_fit import primal_weights
 
 from rlhf_lab.core.preference_fit import RIDGES, PreferenceTargets, choose_ridge
 from rlhf_lab.training.reward import head_init
-from rlhf_lab.training.reward.head_init import HeadFitter
+from rlhf_lab.training.reward.head_init import HeadFitter, PairAttributes
 
 ROWS, LAYERS, WIDTH = 12, 2, 3
 TIES = torch.arange(ROWS) % 4 == 3
@@ -114,3 +114,18 @@ def test_a_layer_of_equal_texts_and_separable_labels_give_finite_heads():
     assert fit.weights[:WIDTH].tolist() == [0.0] * WIDTH
     assert bool((fit.weights[WIDTH:] > 0).all())
     assert math.isfinite(fit.bias)
+
+
+def test_the_head_and_the_attribute_scores_add_up_to_the_log_odds_of_the_fit():
+    """The head reads whole features, to which two attributes of the texts contribute much."""
+    mixing = torch.linspace(-200, 200, 2 * LAYERS * WIDTH, dtype=torch.float64).reshape(2, -1)
+    z, reference_z = random(ROWS, 7)[:, :2].double(), random(40, 8)[:, :2].double()
+    differences, reference = ((random(len(of), seed) + of @ mixing).float() for of, seed in ((z, 0), (reference_z, 2)))
+    attributes = PairAttributes(z, reference_z)
+    fitter = HeadFitter(
+        differences, reference, LAYERS, PreferenceTargets(np.zeros(ROWS, bool)), GROUPS, 1.0, attributes
+    )
+    fit = fitter.fit(EVERY, torch.ones(ROWS))
+    of_fit = fitter.score_differences(fit, EVERY) + torch.from_numpy(fitter.attributes @ fit.effects.log_odds)
+    of_training = differences @ fit.weights + fitter.attribute_scores(fit)
+    assert torch.allclose(of_training.double(), of_fit, atol=1e-3)

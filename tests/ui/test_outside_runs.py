@@ -227,3 +227,11 @@ def test_a_name_that_cannot_be_shown(ctx, tmp_path):
     (run,) = store.runs(ctx.db, made_elsewhere=True)
     assert run.outside_file == "a??[1m.jsonl"
     assert run.name.endswith("/a??[1m.jsonl")
+
+
+def test_a_table_of_weights_and_biases_has_the_steps_and_names_of_the_training(tmp_path):
+    """Its _step counts calls of log; the training's own step is train/global_step."""
+    table = "_step,train/global_step,train/learning_rate,train/objective/kl\n0,10,0.1,1\n1,20,0.2,2\n"
+    assert read_metrics(write(tmp_path, "t.csv", table)).steps == {
+        10: {"lr": 0.1, "objective/kl": 1.0}, 20: {"lr": 0.2, "objective/kl": 2.0},
+    }  # fmt: skip

@@ -65,10 +65,13 @@ class HeadFitter:
         self.scaler = LayerScaler(reference.numpy(), layers)
         scaled = self.scaler(differences.numpy())
         self.attributes, self.attribute_sd = np.zeros((len(differences), 0)), np.ones(0)
+        self.slopes = np.zeros(
+            (0, scaled.shape[1])
+        )  # (A, F) of the features by the attributes, over the reference texts
         if attributes is not None:
             regression = AttributeRegression(self.scaler(reference.numpy()), attributes.reference.numpy())
             self.attributes = regression.scaler.differences(attributes.differences.numpy())
-            self.attribute_sd = regression.scaler.sd
+            self.attribute_sd, self.slopes = regression.scaler.sd, regression.slopes
             scaled = regression.residual(scaled, self.attributes)
         self.differences = torch.from_numpy(scaled)
         self.targets, self.groups, self.ridge = targets, groups, ridge
@@ -102,10 +105,14 @@ class HeadFitter:
         return HeadFit(indices, weights, bias, scaled_weights.double(), torch.from_numpy(held_out), ridge, effects)
 
     def attribute_scores(self, fit: HeadFit) -> Tensor:
-        """(N,) float32: what the attributes add to the log-odds of each comparison; 0 without attributes."""
+        """(N,) float32: what the attributes add to the log-odds of each comparison beside the head; 0 without attributes.
+
+        The head reads whole features. The fit has their residuals, so what the head adds through the attributes is subtracted.
+        """
         if fit.effects is None:
             return torch.zeros(len(self.differences))
-        return torch.from_numpy(self.attributes @ fit.effects.log_odds).float()
+        beside_head = fit.effects.log_odds - self.slopes @ fit.scaled_weights.numpy()
+        return torch.from_numpy(self.attributes @ beside_head).float()
 
     def score_differences(self, fit: HeadFit, indices: Sequence[int]) -> Tensor:
         """(n,) float64 score of chosen minus rejected of the comparisons `indices`."""
