@@ -1,5 +1,6 @@
 """Values that are reused for some seconds."""
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -13,6 +14,7 @@ MAX_ENTRIES = 64
 
 @dataclass
 class _Entry:
+    is_kept: bool  # it never expires, so others make room before it
     lock: threading.Lock = field(default_factory=threading.Lock)
     computed_at: float | None = None
     value: Any = None
@@ -25,15 +27,22 @@ class TimedCache:
         self._lock, self._entries = threading.Lock(), OrderedDict[Hashable, _Entry]()
 
     def get(self, key: Hashable, seconds: float, compute: Callable[[], T]) -> T:
-        """The value of `compute` from at most `seconds` ago. An exception is not stored."""
+        """The value of `compute` from at most `seconds` ago. After an exception nothing is stored."""
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
+            entry = self._entries.setdefault(key, _Entry(is_kept=math.isinf(seconds)))
             self._entries.move_to_end(key)
             if len(self._entries) > MAX_ENTRIES:
-                self._entries.popitem(last=False)
+                oldest = next((other for other, its in self._entries.items() if not its.is_kept), key)
+                del self._entries[oldest]
         with entry.lock:
             now = time.monotonic()
             if entry.computed_at is None or now - entry.computed_at > seconds:
-                entry.value, entry.computed_at = compute(), now
+                try:
+                    entry.value, entry.computed_at = compute(), now
+                except BaseException:
+                    with self._lock:
+                        if self._entries.get(key) is entry and entry.computed_at is None:
+                            del self._entries[key]
+                    raise
             value: T = entry.value
             return value

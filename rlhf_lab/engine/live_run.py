@@ -138,10 +138,12 @@ class LivePairs:
         """Rollouts of different prompts. Of pairs that only teach, those that ended by themselves come first.
 
         The brake counts on texts that are alike but for who wrote them (core/sequential_test.py). So where the other text is that
-        of another model, which is sampled as it comes, the policy's is not chosen either.
+        of another model, which is sampled as it comes, the policy's is not chosen either. The token view shows the first rollouts
+        of a step to everybody, so no pair has their texts.
         """
         rng = random.Random(derive_seed(self.config.seed, "live pairs", step))
-        order = rng.sample(range(len(rollouts)), len(rollouts))
+        hidden = range(min(self.config.token_rows, len(rollouts)), len(rollouts))
+        order = rng.sample(hidden, len(hidden))
         stop_ids = self.adapters.backbone.eos_ids
         ended_first = sorted(order, key=lambda row: not rollouts[row][1] or rollouts[row][1][-1] not in stop_ids)
         drawn, used = [], set[int]()
@@ -167,7 +169,7 @@ class LivePairs:
             slot = self.model_cache.load_checkpoint(drawn[0].checkpoint, OPPONENT_SLOT)
         backbone, config = self.adapters.backbone, self.config
         prompt_ids = [backbone.encode_prompt(self.prompts[item.prompt].text) for item in drawn]
-        seeds = [derive_seed(config.seed, "live pair", step, item.prompt) for item in drawn]
+        seeds = [derive_seed(self._secret, "live pair", self.run.id, step, item.prompt) for item in drawn]
         with self.adapters.using(slot, merged=slot is not None):
             sampled = sample(
                 backbone, prompt_ids, uniforms(seeds, config.max_new_tokens), temperature=config.temperature
@@ -198,7 +200,7 @@ class LivePairs:
     def _completion(self, prompt: int, tokens: list[int], checkpoint: str, step: int) -> NewCompletion:
         backbone, text = self.adapters.backbone, self.prompts[prompt].text
         decoded = backbone.decode(tokens, after=backbone.encode_prompt(text))
-        seed = derive_seed(self.config.seed, "live pair", step, prompt)
+        seed = derive_seed(self._secret, "live pair", self.run.id, step, prompt)
         return NewCompletion(self.prompts[prompt].id, decoded, tuple(tokens), checkpoint, seed)
 
 

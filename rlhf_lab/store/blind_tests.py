@@ -31,6 +31,12 @@ def blind_tests(db: Database, project_id: int) -> list[BlindTest]:
     return [BlindTest(**row._mapping) for row in db.fetch(query)]
 
 
+def open_test_models(db: Database, project_id: int) -> set[int]:
+    """The reward models of the blind tests that have not ended."""
+    payloads = [first for first, _ in job_payloads_by_test(db, project_id).values() if not first.get(ENDED_KEY)]
+    return {payload["reward_model_id"] for payload in payloads if payload.get("reward_model_id") is not None}
+
+
 def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
     """test id -> the payloads of its two jobs, newest test first."""
     b, first_job_row, second_job_row = t.blind_tests.c, t.jobs.alias(), t.jobs.alias()

@@ -137,11 +137,11 @@ def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(l
     page.wait_for_timeout(400)
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") == third
-    expect(page.locator(".lab-notice")).to_contain_text("is not stored yet")
+    expect(page.locator(".lab-label .lab-notice")).to_contain_text("is not stored yet")
     wait_until(lambda: held_requests, "the vote that is sent again", page)
     held_requests[0].continue_()
     page.wait_for_selector(f".lab-label[data-open='{third}']")
-    expect(page.locator(".lab-notice")).to_contain_text("Your last answer is stored now.")
+    expect(page.locator(".lab-label .lab-notice")).to_contain_text("Your last answer is stored now.")
     assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
     assert len(votes(lab)) == count + 1
     page.keyboard.press("u")

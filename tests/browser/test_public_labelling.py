@@ -80,7 +80,7 @@ def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, ope
     assert "no usable name" in answer.json()["error"]
     assert active_votes(lab) == before
     page.keyboard.press("u")
-    expect(page.locator(".lab-notice")).to_contain_text("Your last answer was undone.")
+    expect(page.locator(".lab-label .lab-notice")).to_contain_text("Your last answer was undone.")
     assert active_votes(lab) == before[:-1]
 
 

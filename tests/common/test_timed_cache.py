@@ -1,5 +1,6 @@
 """Values that are reused for some seconds."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -55,3 +56,21 @@ def test_only_the_newest_values_are_stored(clock):
         cache.get(key, 9.0, lambda: "old")
     assert cache.get(1, 9.0, lambda: "new") == "old"
     assert cache.get(0, 9.0, lambda: "new") == "new"
+
+
+def test_failures_leave_nothing_and_what_never_expires_stays():
+    cache = TimedCache()
+    shared = cache.get("feed", math.inf, object)
+
+    def fails():
+        raise ValueError("broken")
+
+    for key in range(3 * MAX_ENTRIES):
+        with pytest.raises(ValueError, match="broken"):
+            cache.get(("failed", key), 60.0, fails)
+    kept = cache.get("other", 60.0, object)
+    assert cache.get("other", 60.0, object) is kept
+    for key in range(3 * MAX_ENTRIES):
+        cache.get(("worked", key), 60.0, object)
+    assert cache.get("feed", math.inf, object) is shared
+    assert cache.get("other", 60.0, object) is not kept

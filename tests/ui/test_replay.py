@@ -11,8 +11,10 @@ from rlhf_lab.common.enums import Choice, EventKind, RunStatus
 from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.rewards.terms import TERMS_KEY, RewardTerm, term_records
 from rlhf_lab.store.blind_tests import add_answers
+from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, pending_events, set_run_status
 from rlhf_lab.ui.run_views.run_feed import RunFeed
@@ -128,3 +130,11 @@ def test_every_lab_has_one_recording_of_a_real_run(ctx, calls):
     last = replay["samples"][str(max(int(at) for at in replay["samples"]))]["rows"]
     assert any(row["text"] != row["base_text"] for row in last)
     assert sorted(replay["tokens"], key=int)[-1] == str(frames[-1]["run"]["step"])
+
+
+def test_runs_of_other_projects_are_not_replayed(ctx, calls):
+    run = a_run(ctx)
+    steps_of(ctx, run, 2)
+    assert calls(share, ctx).replay({"run": run.id})["title"] == "a run"
+    open_project(ctx.db, new_project(ctx.db, custom_prompts={"Hi": "train"}, prompt_set="own").id)
+    assert f"There is no run {run.id}" in calls(share, ctx).replay({"run": run.id})["error"]

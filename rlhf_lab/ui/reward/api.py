@@ -23,6 +23,7 @@ from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.quality.queries import request_new_vote, restore_vote
+from rlhf_lab.store.blind_tests import open_test_models
 from rlhf_lab.store.features import StoredText
 from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
@@ -360,6 +361,11 @@ def cancel(ctx: Context, payload: CancelTraining) -> None:
 
 @api.action(ExplainText, limit=ENGINE)
 def explain(ctx: Context, payload: ExplainText) -> JobId:
+    """Raises LabError while others may judge texts that the reward model chose: its scores would tell which ones."""
+    if not ctx.is_operator() and payload.model in open_test_models(ctx.db, ctx.project.id):
+        raise LabError(
+            "People are judging texts that this reward model chose. Wait until the operator has ended the blind test."
+        )
     return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
 
 

@@ -1,19 +1,33 @@
 """Recorded runs, for the page to play again: one of this lab, or the one that every lab has."""
 
+import threading
+
+from rlhf_lab.store.runs import get_run, no_such_run
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.limits import MINUTE, Limit
 from rlhf_lab.ui.share.recording import Replay, record_replay, shipped_replay
 from rlhf_lab.ui.shared.api import Api, Payload
 
 api = Api("share")
 CACHED_S = 60.0
+#: A long run takes seconds of a core to record, so few are asked for, and one is recorded at a time.
+RECORDINGS = Limit(20, 300, MINUTE)
+_one_at_a_time = threading.Lock()
 
 
 class ReplayQuery(Payload):
-    """run: the id of a run, of any project; None for the shipped recording."""
+    """run: the id of a run of the open project; None for the shipped recording."""
 
     run: int | None = None
 
 
-@api.read(ReplayQuery, cached_s=CACHED_S)
+@api.read(ReplayQuery, limit=RECORDINGS)
 def replay(ctx: Context, query: ReplayQuery) -> Replay:
-    return shipped_replay() if query.run is None else record_replay(ctx, query.run)
+    """Raises StoreError for a run of another project, which the page does not show either."""
+    run_id = query.run
+    if run_id is None:
+        return shipped_replay()
+    if get_run(ctx.db, run_id).project_id != ctx.project.id:
+        raise no_such_run(run_id)
+    with _one_at_a_time:
+        return ctx.cache.get(f"share/replay/{run_id}", CACHED_S, lambda: record_replay(ctx, run_id))

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -135,11 +136,13 @@ def record_replay(ctx: Context, run_id: int) -> Replay:
     feed, terms = recording["feed"], [metric for metric, _ in recording["feed"]["static"]["reward_terms"]]
     for metric, points in metric_series(ctx.db, run_id, terms, max_points=MAX_POINTS).items():
         feed["points"][metric] = encode_points(points)
-    times = [dict(points) for points in metric_series(ctx.db, run_id, STEP_TIMES, max_points=10**9).values()]
+    times = [
+        point for points in metric_series(ctx.db, run_id, STEP_TIMES, max_points=10**9).values() for point in points
+    ]
     frames: list[Frame] = []
     before = 0
-    for step, state in feed_of(ctx).states_at(run, spread_out(list(range(1, run.step + 1)), MAX_FRAMES)).items():
-        seconds = sum(times_of.get(at, 0.0) for times_of in times for at in range(before + 1, step + 1))
+    for step, state in feed_of(ctx).states_at(run, spread_out(range(1, run.step + 1), MAX_FRAMES)).items():
+        seconds = sum(value for at, value in times if before < at <= step)
         frames.append({**state, "seconds": round(seconds, 2)})
         before = step
     return {**recording, "frames": frames}
@@ -178,10 +181,10 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     }
 
 
-def spread_out(steps: list[int], most: int) -> list[int]:
+def spread_out(steps: Sequence[int], most: int) -> list[int]:
     """At most so many of the steps, evenly spread, with the first and the last."""
     if len(steps) <= most:
-        return steps
+        return list(steps)
     return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
 
 

@@ -110,10 +110,12 @@ class Api:
     endpoints: dict[str, Endpoint[Any, Any]] = field(default_factory=dict)
 
     def read(
-        self, payload: type[PayloadT], *, role: Role = Role.VIEWER, cached_s: float = 0.0
+        self, payload: type[PayloadT], *, role: Role = Role.VIEWER, cached_s: float = 0.0, limit: Limit = READ
     ) -> Callable[[Handler[PayloadT, ReplyT]], Handler[PayloadT, ReplyT]]:
-        """A request that changes nothing. With cached_s, its reply must not depend on the visitor."""
-        return self._add(payload, role=role, act="read", limit=READ, is_read=True, cached_s=cached_s)
+        """A request that changes nothing. With cached_s, its reply must not depend on the visitor. limit: of one that costs more
+        than a poll, which is then counted by itself."""
+        act = {"act": "read"} if limit is READ else {}
+        return self._add(payload, role=role, limit=limit, is_read=True, cached_s=cached_s, **act)
 
     def action(
         self, payload: type[PayloadT], *, role: Role = Role.LABELLER, limit: Limit = READ
