@@ -262,7 +262,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             db, project.id, row.id if row else None, f"demo {judge.name}", config=policy_config.to_dict(),
             manifest={"judge": args.judge, **manifest, **tracker}, total_steps=policy_config.steps,
         )  # fmt: skip
-        steps, tracking = policy_config.steps, start_tracking(home, run_row)
+        steps, tracking = policy_config.steps, start_tracking(db, home, run_row)
 
         def on_progress(progress: JobProgress) -> None:
             step = round(progress.fraction * steps)

@@ -11,7 +11,7 @@ from rlhf_lab.cli.console import add_command, add_common_arguments, open_existin
 from rlhf_lab.common.process_env import hide_environment
 from rlhf_lab.common.records import TRACKER_KEY, Run
 from rlhf_lab.errors import ClaimedError, ConfigError
-from rlhf_lab.jobs.run_tracking import ROUTES, Tracker
+from rlhf_lab.jobs.run_tracking import Tracker
 from rlhf_lab.store.runs import add_note, get_run
 
 
@@ -35,17 +35,22 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def set_route(run: Run, to: str) -> None:
-    """Send the data where the run began to, if it recorded this tracker, whatever the variables of the environment say."""
-    recorded = run.manifest.get(TRACKER_KEY) or {}
-    if recorded.get("name") == to.partition(":")[0]:
-        for variable in ROUTES.get(recorded["name"], ()):
-            os.environ.pop(variable, None)
-        os.environ.update(recorded.get("route") or {})
+def set_route(run: Run, to: str) -> Tracker:
+    """The tracker of --to; this process keeps only the variables that it needs. If the run recorded this tracker, its data go
+    where the run began to send them, whatever the environment says. Raises ConfigError."""
+    recorded, variables = run.manifest.get(TRACKER_KEY), dict(os.environ)
+    if isinstance(recorded, dict) and recorded.get("name") == to.partition(":")[0]:
+        variables = dict(Tracker.from_record(recorded).route)
+    tracker = Tracker.parse(to, variables)
+    environment = tracker.environment()
+    os.environ.clear()
+    os.environ.update(environment)
+    return tracker
 
 
 def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
+    hide_environment()
     from rlhf_lab.engine.tracker_process import RunLogger
 
     home = resolve_home(args)
@@ -53,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
         os.nice(10)  # the training comes first
     with open_existing_database(home) as db, contextlib.redirect_stdout(sys.stderr):  # trackers print
         try:
-            set_route(get_run(db, args.run_id), args.to)
-            tracker = Tracker.parse(args.to, os.environ)
-            hide_environment()
+            tracker = set_route(get_run(db, args.run_id), args.to)
             position = RunLogger(db, home, args.run_id, tracker).execute(args.wait)
         except (ConfigError, ClaimedError) as error:
             if args.wait:  # of the engine, which does not read what this process prints

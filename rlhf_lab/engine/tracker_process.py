@@ -243,14 +243,9 @@ class RunLogger:
             if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
                 details = details.replace(value, "…")
         details = " ".join(details.split())[:_MAX_ERROR_CHARS]
-        target = (
-            self._tracker.name
-            if self._tracker.name == "tensorboard"
-            else f"{self._tracker.name}:{self._tracker.project}"
-        )
         message = (
             f"{self._tracker.name} failed, and the run goes on without it ({kind}). To send the missing steps: "
-            f"{lab_command()} track {self._run.id} --to {target}"
+            f"{lab_command()} track {self._run.id} --to {self._tracker.option}"
         )
         try:
             add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1)

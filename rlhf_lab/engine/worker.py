@@ -224,8 +224,8 @@ class Worker:
         report_progress = self._progress_reporter(job, stop_cancelled_run)
         run = get_run(self.db, run_id)
         try:
-            start_tracking(self.model_cache.home, run)
-        except (OSError, KeyError, TypeError) as error:  # the last two: recorded by another version
+            start_tracking(self.db, self.model_cache.home, run)
+        except (LabError, OSError, ValueError) as error:  # a tracker does not stop a run
             log.warning("run %d is not logged to its tracker: %s", run_id, error)
         config, home = run.config | {"processes": run_control.process_count(self.db, run)}, self.model_cache.home
         with self._training_processes(config) as is_distributed:

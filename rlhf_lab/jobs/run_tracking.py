@@ -9,15 +9,20 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from rlhf_lab.common.process_env import module_environment
+from rlhf_lab.common.paths import STORE_VARIABLE
+from rlhf_lab.common.process_env import TRAINING_ENV, minimal_environment
+from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import TRACKER_KEY, Run
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.filesystem import JOURNAL_VARIABLE
+from rlhf_lab.store.runs import add_note
 
 TRACK_VARIABLE = "RLHF_LAB_TRACK"  # replaces a missing option --track
 OFF = "off"
@@ -34,6 +39,18 @@ ROUTES = {
     "wandb": ("WANDB_MODE", "WANDB_ENTITY", "WANDB_BASE_URL", "WANDB_DIR"),
     "tensorboard": (),
 }
+#: What the process of a tracker gets of the environment besides a minimal one, as patterns in capitals: no other secrets.
+PASSED_PATTERNS = (
+    "TEMP", "TMP", STORE_VARIABLE, JOURNAL_VARIABLE, "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE",
+    "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+)  # fmt: skip
+OWN_PATTERNS = {
+    "trackio": ("TRACKIO_*", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
+    "wandb": ("WANDB_*", "NETRC"),
+    "tensorboard": (),
+}
+MAX_PROCESSES = 3  # of 0.3 GB each; one whose tracker hangs lives for minutes after its run
+_processes: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
@@ -51,13 +68,7 @@ class Tracker:
         Raises ConfigError for other values, a package that is not installed, and a password in the address of a server.
         """
         name, _, project = text.partition(":")
-        project = project or DEFAULT_PROJECT
-        if name not in ROUTES:
-            raise ConfigError(f'There is no tracker "{name}"; choose one of {", ".join(ROUTES)}, or {OFF}.')
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", project):
-            raise ConfigError(
-                f'"{project}" cannot be the project of a tracker: use at most 100 letters, digits, - and _.'
-            )
+        tracker = cls._checked(name, project or DEFAULT_PROJECT, environment)
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -65,14 +76,56 @@ class Tracker:
                 f"The run cannot be logged to {name}, which is not installed. Install it where the lab runs (pip install "
                 f"{name}), or choose {OFF}."
             ) from None
-        route = {variable: environment[variable] for variable in ROUTES[name] if environment.get(variable)}
+        return tracker
+
+    @classmethod
+    def from_record(cls, record: Any) -> Self:
+        """The tracker in a run's manifest, which another program may have written: only what `parse` records, checked alike.
+
+        Raises ConfigError.
+        """
+        values = [record.get(key) for key in ("name", "project", "route")] if isinstance(record, dict) else [None]
+        if list(map(type, values)) != [str, str, dict]:
+            raise ConfigError(
+                "What the run records about its tracker is not what this lab records. Choose another tracker."
+            )
+        return cls._checked(*values)
+
+    @classmethod
+    def _checked(cls, name: str, project: str, variables: Mapping[str, Any]) -> Self:
+        if name not in ROUTES:
+            raise ConfigError(f'There is no tracker "{name[:100]}"; choose one of {", ".join(ROUTES)}, or {OFF}.')
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", project):
+            raise ConfigError(
+                f'"{project[:200]}" cannot be the project of a tracker: use at most 100 letters, digits, - and _.'
+            )
+        route = {variable: variables[variable] for variable in ROUTES[name] if variables.get(variable)}
         for variable, value in route.items():
+            if not isinstance(value, str) or re.search("[\0\ud800-\udfff]", value):
+                raise ConfigError(f"{variable} has a value that no variable can have. Choose another tracker.")
             if re.search(r"token=|//[^/]*@", value):
                 raise ConfigError(
                     f"{variable} contains a password or token, and runs record where they are logged. Give the address without "
                     "it; trackio reads a token from TRACKIO_WRITE_TOKEN, wandb its key from WANDB_API_KEY."
                 )
         return cls(name, project, route)
+
+    @property
+    def option(self) -> str:
+        """The value of --to for this tracker."""
+        return self.name if self.name == "tensorboard" else f"{self.name}:{self.project}"
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the process that logs: what this tracker needs of the lab's, and the route."""
+        patterns = (*PASSED_PATTERNS, *OWN_PATTERNS[self.name])
+        if "TRACKIO_SPACE_ID" in self.route:
+            patterns += ("HF_TOKEN",)
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ROUTES[self.name] and any(fnmatchcase(name.upper(), pattern) for pattern in patterns)
+        }
+        return {**TRAINING_ENV, **minimal_environment(), **passed, **self.route}
 
 
 def tracker_entry(choice: str | None = None) -> dict[str, Any]:
@@ -84,26 +137,23 @@ def tracker_entry(choice: str | None = None) -> dict[str, Any]:
     return {} if text in ("", OFF) else {TRACKER_KEY: asdict(Tracker.parse(text, os.environ))}
 
 
-def start_tracking(home: Path, run: Run) -> subprocess.Popen[bytes] | None:
-    """Start the process that logs a run; None if its manifest names no tracker. It ends by itself after the run, or after this
-    process. Raises OSError."""
+def start_tracking(db: Database, home: Path, run: Run) -> subprocess.Popen[bytes] | None:
+    """Start the process that logs a run; None if its manifest names no tracker, or if MAX_PROCESSES live already, which is noted
+    in the run's history. It ends by itself after the run, or after this process. Raises OSError, ConfigError and StoreError."""
     if TRACKER_KEY not in run.manifest:
         return None
-    tracker = Tracker(**run.manifest[TRACKER_KEY])
-    environment = {name: value for name, value in module_environment().items() if name not in ROUTES[tracker.name]}
-    command = [
-        "track",
-        str(run.id),
-        "--to",
-        f"{tracker.name}:{tracker.project}",
-        "--home",
-        str(home),
-        "--wait",
-        str(WAIT_S),
-    ]
+    tracker = Tracker.from_record(run.manifest[TRACKER_KEY])
+    _processes[:] = [process for process in _processes if process.poll() is None]
+    if len(_processes) >= MAX_PROCESSES:
+        add_note(
+            db, run.id, f"not logged to {tracker.name}: three runs are being logged already. To send it later: "
+            f"{lab_command()} track {run.id} --to {tracker.option}", max(0, run.step), tracker=1,
+        )  # fmt: skip
+        return None
+    command = ["track", str(run.id), "--to", tracker.option, "--home", str(home), "--wait", str(WAIT_S)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlhf_lab", *command], env={**environment, **tracker.route}, start_new_session=True,
+        [sys.executable, "-m", "rlhf_lab", *command], env=tracker.environment(), start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    threading.Thread(target=process.wait, daemon=True).start()  # otherwise it stays a zombie while this process runs
+    _processes.append(process)
     return process

@@ -58,7 +58,7 @@ def outcome(lab, run_id):
 def in_a_thread(fake, threads):
     """Replaces the process of the tracker by a thread of this one."""
 
-    def start_tracking(home, run):
+    def start_tracking(_, home, run):
         if "tracker" not in run.manifest:
             return
 
@@ -135,6 +135,14 @@ def test_a_tracker_whose_process_cannot_be_started_does_not_stop_the_run(lab, mo
     assert lab.train(run_id).status is JobStatus.DONE
 
 
+def test_a_tracker_that_another_program_recorded_does_not_stop_the_run(lab, caplog):
+    run_id = lab.run()
+    set_manifest(lab.db, run_id, {"tracker": {"name": "wandb", "project": "p", "route": {"WANDB_MODE": "a\0b"}}})
+    assert lab.train(run_id).status is JobStatus.DONE
+    (line,) = [record.getMessage() for record in caplog.records if "tracker" in record.getMessage()]
+    assert line.startswith(f"run {run_id} is not logged to its tracker: WANDB_MODE has a value")
+
+
 FAKE = {
     "fails": "def init(**_):\n    raise OSError('no network')\n",
     "never returns": "import pathlib, threading\n\ndef init(**_):\n    pathlib.Path(__file__).with_name('reached').touch()\n"
@@ -151,7 +159,7 @@ def test_a_real_process_beside_a_run(lab, plain, at, tmp_path, monkeypatch, beha
     (tmp_path / "trackio.py").write_text(FAKE[behaviour])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     started, start_tracking = [], worker_module.start_tracking
-    monkeypatch.setattr(worker_module, "start_tracking", lambda home, run: started.append(start_tracking(home, run)))
+    monkeypatch.setattr(worker_module, "start_tracking", lambda *args: started.append(start_tracking(*args)))
     run_id = tracked(lab)
 
     def wait():

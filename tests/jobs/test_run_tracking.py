@@ -1,13 +1,17 @@
 """Where a run is logged: what is chosen, refused and recorded, and the process that is started."""
 
+import argparse
 import dataclasses
 import importlib.metadata
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 
+from rlhf_lab.cli import track
+from rlhf_lab.cli.track import set_route
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import ConfigError
@@ -95,26 +99,147 @@ def test_a_secret_in_an_address_is_refused(installed, monkeypatch, variable, val
     assert value not in str(caught.value)
 
 
-def test_the_process_gets_the_route_of_the_run_and_not_that_of_the_engine(monkeypatch, tmp_path):
-    started = []
+class Process:
+    """Records how a process is started; it lives until it has a return code."""
 
-    class Process:
-        def __init__(self, command, **options):
-            started.append((command, options))
+    started: ClassVar[list] = []
 
-        def wait(self):
-            return 0
+    def __init__(self, command, **options):
+        self.command, self.options, self.returncode = command, options, None
+        self.started.append(self)
 
+    def poll(self):
+        return self.returncode
+
+
+@pytest.fixture
+def started(installed, monkeypatch):
+    monkeypatch.setattr(Process, "started", [])
+    monkeypatch.setattr(run_tracking, "_processes", [])
     monkeypatch.setattr(subprocess, "Popen", Process)
-    monkeypatch.setattr(os, "environ", os.environ | {"WANDB_MODE": "online", "WANDB_ENTITY": "engine", "WANDB_API_KEY": "k",
-                                                     "RLHF_LAB_OPERATOR_SECRET": "s"})  # fmt: skip
-    assert start_tracking(tmp_path, RUN) is None
+    return Process.started
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    found = []
+    monkeypatch.setattr(run_tracking, "add_note", lambda db, run_id, words, *_, **__: found.append((run_id, words)))
+    return found
+
+
+def tracked(record):
+    return dataclasses.replace(RUN, manifest={"tracker": record})
+
+
+SECRETS = {
+    "RLHF_LAB_OPERATOR_SECRET": "s", "RLHF_LAB_JOIN_CODE": "j", "HF_TOKEN": "h", "OPENAI_API_KEY": "o",
+    "AWS_SECRET_ACCESS_KEY": "a", "WANDB_API_KEY": "w", "TRACKIO_WRITE_TOKEN": "t", "PGPASSWORD": "p",
+}  # fmt: skip
+NEEDED = {
+    "RLHF_LAB_STORE": "sqlite:///x.db", "RLHF_LAB_JOURNAL": "truncate", "https_proxy": "http://p", "SSL_CERT_FILE": "/ca",
+    "TMPDIR": "/t", "HOME": "/h",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "route", "secrets"),
+    [
+        ("wandb", {"WANDB_MODE": "offline"}, {"WANDB_API_KEY"}),
+        ("trackio", {}, {"TRACKIO_WRITE_TOKEN"}),
+        ("trackio", {"TRACKIO_SPACE_ID": "me/space"}, {"TRACKIO_WRITE_TOKEN", "HF_TOKEN"}),
+        ("tensorboard", {}, set()),
+    ],
+)
+def test_the_process_gets_the_route_of_the_run_and_the_secrets_of_its_tracker_only(
+    started, monkeypatch, tmp_path, name, route, secrets
+):
+    of_the_engine = {"WANDB_MODE": "online", "WANDB_ENTITY": "engine", "TRACKIO_SPACE_ID": "engine/space"}
+    monkeypatch.setattr(os, "environ", os.environ | SECRETS | NEEDED | of_the_engine)
+    assert start_tracking(None, tmp_path, RUN) is None
     assert not started
-    entry = dataclasses.asdict(Tracker("wandb", "mine", {"WANDB_MODE": "offline"}))
-    assert start_tracking(tmp_path, dataclasses.replace(RUN, manifest={"tracker": entry})) is not None
-    ((command, options),) = started
-    assert command[1:8] == ["-m", "rlhf_lab", "track", "3", "--to", "wandb:mine", "--home"]
-    environment = options["env"]
-    assert (environment["WANDB_MODE"], environment["WANDB_API_KEY"]) == ("offline", "k")
-    assert not {"WANDB_ENTITY", "RLHF_LAB_OPERATOR_SECRET"} & environment.keys()
+    process = start_tracking(None, tmp_path, tracked(dataclasses.asdict(Tracker(name, "mine", route))))
+    assert started == [process]
+    option = name if name == "tensorboard" else f"{name}:mine"
+    assert process.command[1:8] == ["-m", "rlhf_lab", "track", "3", "--to", option, "--home"]
+    options = process.options
+    assert SECRETS.keys() & options["env"].keys() == secrets
+    assert NEEDED.items() <= options["env"].items()
+    assert {key: options["env"].get(key) for key in of_the_engine} == dict.fromkeys(of_the_engine) | route
     assert options["stdin"] == options["stdout"] == options["stderr"] == subprocess.DEVNULL
+
+
+FOREIGN = [
+    None,
+    ["wandb"],
+    {"name": "wandb"},
+    {"name": ["wandb"], "project": "p", "route": {}},
+    {"name": "sh", "project": "p", "route": {}},
+    {"name": "wandb", "project": "p --to x", "route": {}},
+    {"name": "wandb", "project": "p", "route": [["WANDB_MODE", "offline"]]},
+    {"name": "wandb", "project": "p", "route": {"WANDB_MODE": ["offline"]}},
+    {"name": "wandb", "project": "p", "route": {"WANDB_MODE": "off\0line"}},
+    {"name": "trackio", "project": "p", "route": {"TRACKIO_DIR": "\ud83d"}},
+    {"name": "wandb", "project": "p", "route": {"WANDB_BASE_URL": "https://me:password@wandb.test"}},
+]
+
+
+@pytest.mark.parametrize("record", FOREIGN, ids=range(len(FOREIGN)))
+def test_a_record_that_no_start_writes_starts_nothing(started, tmp_path, record):
+    with pytest.raises(ConfigError):
+        start_tracking(None, tmp_path, tracked(record))
+    if isinstance(record, dict) and record["name"] in ("wandb", "trackio"):  # the command asks for this tracker
+        before = dict(os.environ)
+        with pytest.raises(ConfigError):
+            set_route(tracked(record), record["name"])
+        assert os.environ == before
+    assert not started
+
+
+def test_other_variables_of_a_record_are_not_used(started, monkeypatch, tmp_path):
+    """Neither by the engine nor by the command."""
+    route = {"LD_PRELOAD": "/evil.so", "PYTHONPATH": "/evil", "TRACKIO_DIR": "/evil", "WANDB_MODE": "offline"}
+    run = tracked({"name": "wandb", "project": "p", "route": route, "more": 1})
+    monkeypatch.setattr(os, "environ", os.environ | {"AWS_SECRET_ACCESS_KEY": "a", "WANDB_ENTITY": "shell"})
+    process = start_tracking(None, tmp_path, run)
+    assert set_route(run, "wandb:other") == Tracker("wandb", "other", {"WANDB_MODE": "offline"})
+    for environment in (process.options["env"], os.environ):
+        assert environment["WANDB_MODE"] == "offline"
+        assert not {"LD_PRELOAD", "TRACKIO_DIR", "AWS_SECRET_ACCESS_KEY", "WANDB_ENTITY"} & environment.keys()
+        assert "/evil" not in environment.get("PYTHONPATH", "")
+
+
+def test_the_command_follows_its_variables_for_a_tracker_that_the_run_did_not_record(started, monkeypatch):
+    run = tracked({"name": "wandb", "project": "p", "route": {"WANDB_MODE": "\0"}})
+    monkeypatch.setattr(os, "environ", os.environ | {"TRACKIO_DIR": "/tracks"})
+    assert set_route(run, "trackio") == Tracker("trackio", "rlhf-lab", {"TRACKIO_DIR": "/tracks"})
+    assert os.environ["TRACKIO_DIR"] == "/tracks"
+    with pytest.raises(ConfigError, match="WANDB_MODE"):
+        set_route(run, "wandb")
+
+
+def test_the_command_hides_its_environment_before_anything_else(monkeypatch):
+    class Hidden(Exception):
+        pass
+
+    def hide():
+        raise Hidden
+
+    monkeypatch.setattr(track, "hide_environment", hide)
+    with pytest.raises(Hidden):
+        track.run(argparse.Namespace())
+
+
+def test_at_most_three_processes_live_at_a_time(started, notes, tmp_path):
+    run = tracked({"name": "trackio", "project": "mine", "route": {}})
+    first = [start_tracking(None, tmp_path, run) for _ in range(3)]
+    assert None not in first
+    assert start_tracking(None, tmp_path, run) is None
+    words = (
+        "not logged to trackio: three runs are being logged already. To send it later: "
+        "python -m rlhf_lab track 3 --to trackio:mine"
+    )
+    assert notes == [(3, words)]
+    first[1].returncode = 1
+    assert start_tracking(None, tmp_path, run) is not None
+    assert start_tracking(None, tmp_path, run) is None
+    assert (len(started), len(notes)) == (4, 2)
