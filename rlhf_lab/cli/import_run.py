@@ -1,6 +1,7 @@
 """`python -m rlhf_lab import-run FILE`: the metrics of a run that was made elsewhere, to compare them with the lab's runs."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from rlhf_lab.cli.console import (
 )
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.importers.run_metrics import read_metrics, visible
+from rlhf_lab.importers.run_metrics import MAX_NAME_CHARS, read_metrics, visible
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.run_control import MAX_RUN_NAME_CHARS, check_name, delete
 from rlhf_lab.store.run_metrics import add_outside_run
 from rlhf_lab.store.runs import get_run
+
+MAX_SHOWN_NAMES = 20
 
 
 def add_parser(subparsers: Any) -> None:
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     names = sorted({name for values in metrics.steps.values() for name in values})
     notes = [f"run {run_id}: {pluralize(len(metrics.steps), 'step')}, {pluralize(len(names), 'metric')}"]
     if metrics.ignored:
-        notes.append(f"left out, because they have no numbers: {', '.join(metrics.ignored)}")
+        notes.append(f"left out, because they have no numbers: {_names_text(metrics.ignored)}")
     if metrics.text_count:
         notes.append(f"{pluralize(metrics.text_count, 'cell')} left out, because they hold no number")
     if metrics.replaced_count:
@@ -75,3 +78,9 @@ def run(args: argparse.Namespace) -> int:
     }  # fmt: skip
     print_result(args, result, "\n".join(notes))
     return 0
+
+
+def _names_text(names: Sequence[str]) -> str:
+    """The first names of a file's columns, without control characters, and how many more there are."""
+    shown = ", ".join(visible(name[:MAX_NAME_CHARS]) for name in names[:MAX_SHOWN_NAMES])
+    return shown + (f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else "")

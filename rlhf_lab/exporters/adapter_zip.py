@@ -1,19 +1,23 @@
 """A policy or reward model as a zip for PEFT and safetensors, with a README."""
 
 import json
+import math
+import re
 import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from safetensors import SafetensorError
 
 from rlhf_lab.common.checkpoint_index import best_step, checkpoint_folder, checkpoint_steps, is_adapter_intact
+from rlhf_lab.common.enums import EnsembleCombination
 from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Run
+from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters import readme_templates, sequence_classifier
 from rlhf_lab.exporters.base_model import base_model_name, card_origin
@@ -87,6 +91,7 @@ def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str
     folder = home / row.path
     try:
         head_config = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
+        _check_head(head_config)
         names, offset = [*REWARD_MODEL_FILES], None
         overrides: dict[str, str | bytes] = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone", base)}
         if head_config["adapter"]:
@@ -98,7 +103,7 @@ def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str
         if not unmet:
             overrides |= sequence_classifier.classifier_files(folder, str(overrides[ADAPTER_CONFIG]))
             offset = sequence_classifier.score_offset(folder)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise StoreError(
             f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are "
             "untouched."
@@ -109,6 +114,24 @@ def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str
     )
     overrides["README.md"] = readme_templates.reward_model_card(facts)
     return RewardModelFiles(folder, names, overrides, facts)
+
+
+def _check_head(head_config: dict[str, Any]) -> None:
+    """Refuse a reward_head.json that nobody's training wrote: its values become code of an export.
+
+    Raises ValueError, or what reading values of another type raises.
+    """
+    ensemble = head_config.get("ensemble", {"members": 1, "coef": 0.0, "mode": "mean"})
+    names = head_config["correction"]["names"] if "correction" in head_config else ()
+    numbers = (head_config.get("last_weight", 0.0), ensemble["coef"], ensemble["members"])
+    if not (
+        all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+        and type(ensemble["members"]) is int
+        and ensemble["mode"] in get_args(EnsembleCombination)
+        and all(name in ATTRIBUTES for name in names)
+        and re.fullmatch(r"\w*", head_config.get("backbone_sha256") or "")
+    ):
+        raise ValueError(f"{HEAD_CONFIG} has values of a wrong type")
 
 
 def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: int | None) -> None:

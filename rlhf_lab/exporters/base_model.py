@@ -34,8 +34,8 @@ def base_folder(project: Project) -> Path:
             folder = Path(snapshot_download(project.model, local_files_only=True))
         except (OSError, ValueError) as error:
             raise StoreError(
-                f"The base model {project.model} is not on this machine, and this export needs its files. Open the project once, "
-                "which fetches the model, or export the adapter alone."
+                f"The base model {project.model} is not on this machine, and this export needs its files. Put its folder "
+                "back (for a model of the Hub: open the project once, which fetches it), or export the adapter alone."
             ) from error
     return folder
 

@@ -389,10 +389,10 @@ def _scoring_code(head_config: dict[str, Any]) -> str:
     combine_expr = {
         "mean": "scores.mean()",
         "worst": "scores.min()",
-        "uncertainty": f"scores.mean() - {ensemble['coef']!r} * scores.var(correction=0)",
+        "uncertainty": f"scores.mean() - {float(ensemble['coef'])!r} * scores.var(correction=0)",
     }[ensemble["mode"]]
     return f"""    scores = []
-    for k in range({ensemble["members"]}):
+    for k in range({int(ensemble["members"])}):
         part = {{name: head[f"members.{{k}}.{{name}}"] for name in ("linear.weight", "linear.bias", "shift", "scale")}}
         raw = part["linear.weight"] @ pooled + part["linear.bias"]
         scores.append((raw - part["shift"]) / part["scale"])

@@ -22,18 +22,20 @@ from rlhf_lab.common.enums import Source, Strength
 from rlhf_lab.common.model_folder import CONFIG_FILE, GENERATION_CONFIG_FILE, end_token_ids, weight_files, weight_index
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import LabelSnapshot, Project, Run
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.exporters.adapter_zip import RewardModelFiles, reward_model_files
 from rlhf_lab.exporters.base_model import base_folder, tokenizer_files
-from rlhf_lab.exporters.json_io import write_json_lines
+from rlhf_lab.exporters.json_io import portable_name, write_json_lines
 from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, dpo_settings, online_settings, reward_settings
 from rlhf_lab.exporters.trl_templates import RecipeFacts, readme, reward_script, train_script
 from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import latest_reward_model, reward_model_of
 from rlhf_lab.store.run_metrics import metric_at
@@ -95,12 +97,28 @@ def export_label_recipe(
         settings, margin = dpo_settings(PolicyConfig.for_algorithm("dpo"), "float32"), None
     else:
         settings, margin = reward_settings(reward), reward.margin
-    rows = _preferences(db, project, texts, margin=margin)
+    annotators = list(texts.annotators) or None
+    snapshots = [snapshot_labels(db, project_id, source, annotators)
+                 for source in Source if texts.source in (None, source)]  # fmt: skip
+    only = frozenset(vote_id for snapshot in snapshots for vote_id in snapshot.vote_ids)
+    rows = _preferences(db, project, texts, only=only, margin=margin)
     labels = {None: "All labels, also simulated ones,", Source.SIMULATED: "The simulated labels"}.get(
         texts.source, "The labels"
     )
     title = f'{labels} of project {project.id} ("{project.name}")'
-    return _write(out_dir, RecipeFacts(title, _model_name(project), project, settings, rows), force=force)
+    weights = [weight for snapshot in snapshots for weight in snapshot.weights]
+    notes = tuple(_label_notes(len(only) - len(rows), sum(weight < 1.0 for weight in weights)))
+    return _write(out_dir, RecipeFacts(title, _model_name(project), project, settings, rows, notes=notes), force=force)
+
+
+def _label_notes(ties: int, reduced: int) -> Iterator[str]:
+    if ties:
+        yield f"{pluralize(ties, 'tie')} left out: TRL's trainers have none."
+    if reduced:
+        yield (
+            f"{pluralize(reduced, 'label')} (ties included) with a reduced weight in the lab, of people below the bound on gold "
+            "pairs: TRL's trainers give all labels the same weight."
+        )
 
 
 def _labels_of_run(db: Database, run: Run) -> frozenset[int]:
@@ -110,8 +128,7 @@ def _labels_of_run(db: Database, run: Run) -> frozenset[int]:
 
 
 def _preferences(
-    db: Database, project: Project, texts: LabelExportOptions, *, only: frozenset[int] | None = None,
-    margin: float | None = None,
+    db: Database, project: Project, texts: LabelExportOptions, *, only: frozenset[int], margin: float | None = None
 ) -> list[dict[str, Any]]:  # fmt: skip
     """prompt, chosen, rejected. only: ids of votes. margin: for a column with so much per level of the label's strength (0 to 2).
 
@@ -179,7 +196,9 @@ def _beta_note(db: Database, run: Run) -> Iterator[str]:
 
 
 def _model_name(project: Project) -> str:
-    """Of the model in train.py: the folder of the recipe, or an id of the Hub."""
+    """Of the model in train.py: the folder of the recipe, or an id of the Hub. Raises StoreError if its folder is gone."""
+    if portable_name(project.model) != project.model:  # a path
+        base_folder(project)
     return MODEL if project.model == EMBEDDED_MODEL or Path(project.model).is_dir() else project.model
 
 

@@ -145,6 +145,11 @@ def online_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
     left_out = list(_left_out(config, rules))
     if config.spec.advantage == "grpo" and config.whiten_advantages:
         left_out.append("`whiten_advantages = True`: GRPOTrainer scales the advantages of each group only.")
+    elif config.whiten_advantages and not is_rloo:
+        left_out.append(
+            "`whiten_advantages = True`: TRL subtracts the mean of the group's rewards and divides by the standard deviation of "
+            "the batch's (`scale_rewards`). This is no whitening, which the lab does with the advantages of all tokens."
+        )
     if config.group_size == 1:
         left_out.append(
             f"`group_size = 1`: TRL needs several responses to a prompt, here {group}, so a step has fewer prompts."
@@ -214,8 +219,12 @@ def reward_settings(config: RewardConfig) -> TrlSettings:
         *_fixed_arguments("float32"),
     )
     margin = Argument("column margin of the data, for labels with a strength", config.margin, ("margin",))
-    left_out = tuple(_left_out(config, _REWARD_RULES))
-    return TrlSettings("Reward", arguments, (config.lora_r, config.lora_alpha), (margin,), left_out)
+    left_out = list(_left_out(config, _REWARD_RULES))
+    if config.epochs == 0:
+        left_out.append(
+            "`epochs = 0`: the lab trains only the head; TRL trains the adapter as well, here for one pass."
+        )
+    return TrlSettings("Reward", arguments, (config.lora_r, config.lora_alpha), (margin,), tuple(left_out))
 
 
 def rules_of(trainer: str) -> tuple[Rule, ...]:

@@ -85,7 +85,7 @@ def _our_name(name: str) -> str:
 
 
 def visible(name: str) -> str:
-    """A file's name that can be shown: other characters become question marks."""
+    """A name in a file, or that of one, that can be shown: other characters become question marks."""
     return "".join(char if char.isprintable() else "?" for char in name)
 
 

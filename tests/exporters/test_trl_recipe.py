@@ -2,8 +2,10 @@
 
 import ast
 import json
+import math
 import os
 import runpy
+import shutil
 import subprocess
 import sysconfig
 import venv
@@ -19,6 +21,7 @@ from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import ChatSettings, NewCompletion, StepResult, Vote
 from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.exporters import trl_settings
@@ -28,6 +31,7 @@ from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store import projects
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
@@ -316,6 +320,71 @@ def test_requests_that_cannot_be_met(db, home, tmp_path, capsys):
         assert main(["export", "recipe", *arguments, "--home", str(home), "--out", str(out)]) != 0
         assert message in capsys.readouterr().err
         assert not out.exists()
+
+
+@pytest.mark.parametrize("what", ["labels", "dpo"])
+def test_a_recipe_of_a_model_whose_folder_is_gone_is_refused(db, home, tmp_path, capsys, what):
+    lab = Lab(db, home, chat_model(tmp_path / "base"))
+    arguments = "labels" if what == "labels" else lab.run("dpo")
+    shutil.rmtree(tmp_path / "base")
+    assert main(["export", "recipe", arguments, "--home", str(home), "--out", str(tmp_path / "out")]) != 0
+    assert "Put its folder back" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ensemble": {"members": "3): pass\n    import os\n    for k in range(3", "mode": "mean", "coef": 1.0}},
+        {"ensemble": {"members": 3, "mode": "uncertainty", "coef": [1.0]}},
+        {"ensemble": {"members": 3, "mode": "median", "coef": 1.0}}, {"ensemble": {"members": True, "mode": "mean", "coef": 1.0}},
+        {"ensemble": []}, {"last_weight": "0.5"}, {"last_weight": math.nan}, {"correction": {"names": ["x"]}},
+        {"backbone_sha256": "`\n# heading"},
+    ],
+)  # fmt: skip
+def test_values_of_a_restored_head_become_no_code(db, home, tmp_path, capsys, change):
+    lab = Lab(db, home, EMBEDDED_MODEL, pooling="mean")
+    path = home / "reward_models" / "1" / "reward_head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    for arguments in (["recipe", lab.run("ppo")], ["reward-model", "1"]):
+        assert main(["export", *arguments, "--home", str(home), "--out", str(tmp_path / "out")]) == 1
+        assert "Train it again" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_labels_are_those_that_a_training_uses(db, home, tmp_path):
+    """Of seven pairs, five are gold and one is a tie; ann failed on the five, so the other two labels count less."""
+    lab = Lab(db, home, EMBEDDED_MODEL)
+    rules = LabellingConfig(gold_rule="down_weight", gold_answers=5)
+    projects.set_labelling_config(db, lab.project.id, rules)
+    prompt = projects.prompts(db, lab.project.id, "train")[3]
+    for number in range(4):
+        new = [NewCompletion(prompt.id, f"{text} {number}", (1,), "base", 3) for text in "ab"]
+        first, second = projects.add_completions(db, new)
+        (pair,) = projects.add_pairs(db, lab.project.id, [(first.id, second.id, "random")])
+        cast_vote(db, Vote(f"gold {number}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True))
+    with db.write() as conn:
+        conn.execute(t.pairs.update().where(t.pairs.c.id.not_in([2, 3])).values(gold=Choice.SECOND, gold_at=0.0))
+    folder = lab.recipe(tmp_path / "out", "labels")
+    assert [(row["chosen"], row["rejected"]) for row in data_of(folder)] == [(" bad 1", " good 1")]
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "- 1 tie left out" in text
+    assert "- 2 labels (ties included) with a reduced weight" in text
+
+
+def test_a_head_alone_and_the_scale_of_a_batch_are_named():
+    (text,) = (text for text in trl_settings.reward_settings(RewardConfig(epochs=0)).left_out if "epochs" in text)
+    assert "TRL trains the adapter as well, here for one pass" in text
+    assert "epochs" not in " ".join(trl_settings.reward_settings(RewardConfig(epochs=1)).left_out)
+    for algorithm, whitens, named in (
+        ("ppo", True, True),
+        ("ppo", False, False),
+        ("rloo", True, False),
+        ("grpo", True, False),
+    ):
+        config = PolicyConfig.for_algorithm(algorithm, whiten_advantages=whitens)
+        text = " ".join(trl_settings.online_settings(config, "float32").left_out)
+        assert ("divides by the standard deviation of the batch" in text) is named
 
 
 @pytest.fixture(scope="module")

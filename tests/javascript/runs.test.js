@@ -1,3 +1,4 @@
+import './storage.js';
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
@@ -51,4 +52,26 @@ test('a run that somebody left out stays out, and there are no more runs than co
     ),
     undefined,
   );
+});
+
+test('names of metrics of a file are text in a chart, and no keys of the titles', async () => {
+  const globals = /** @type {any} */ (globalThis);
+  globals.matchMedia ??= () => ({ matches: false });
+  globals.ResizeObserver ??= class {};
+  const body = { classList: { toggle() {} } };
+  globals.document ??= { body, querySelector: () => null, addEventListener() {} };
+  globals.getComputedStyle ??= () => ({ fontSize: '16px', getPropertyValue: () => '' });
+  const drawn = [];
+  globals.window ??= globals;
+  globals.window.Plotly = { react: (node, traces, layout) => drawn.push(layout.yaxis.title.text) };
+  const { Comparison } = await import('../../rlhf_lab/ui/runs/comparison.js');
+  for (const metric of ['<a href="https://example.org">x</a>', '__proto__', 'constructor', 'kl']) {
+    const card = Object.assign(Object.create(Comparison.prototype), {
+      data: { titles: { kl: ['KL', 'nats'] }, layout: {}, config: {} },
+      reply: { metric },
+      part: () => ({ setAttribute() {} }),
+    });
+    card.drawMetric([]);
+  }
+  assert.deepEqual(drawn, ['&lt;a href="https://example.org">x&lt;/a>', '__proto__', 'constructor', 'KL (nats)']);
 });

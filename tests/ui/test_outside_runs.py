@@ -106,6 +106,17 @@ def test_tables_in_any_order(tmp_path):
     assert read_metrics(lines).steps == {0: {"a": -1e-320}, 2: {"a": math.inf}}
 
 
+def test_names_of_columns_are_printed_without_control_characters(ctx, tmp_path, capsys):
+    """25 names, of which 20 are printed."""
+    row = {"step": 1, "a": 1.0, "\x1b]0;owned\x07\x9b2J": "x", **{f"n{i:02}": "x" for i in range(24)}}
+    path = write(tmp_path, "log.jsonl", json.dumps(row))
+    assert main(["import-run", str(path), "--home", str(ctx.home)]) == 0
+    printed = capsys.readouterr().out
+    assert "?]0;owned??2J, n00, n01" in printed
+    assert printed.rstrip().endswith("n17, n18 and 5 more")
+    assert all(char.isprintable() or char == "\n" for char in printed)
+
+
 def test_updates_become_steps(tmp_path):
     """Means of two updates each; a value that is not finite does not spoil the mean."""
     rows = [{"step": step, "a": value} for step, value in ((1, 1.0), (2, 3.0), (3, float("nan")), (4, 5.0), (5, 9.0))]

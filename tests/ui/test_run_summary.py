@@ -12,7 +12,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.runs import add_event, create_run, events, get_run, mark_event_applied, set_run_status
 from rlhf_lab.ui.run_views import run_feed, run_summary
-from rlhf_lab.ui.run_views.run_comparison import changes_text
+from rlhf_lab.ui.run_views.run_comparison import changes_text, run_settings
 from rlhf_lab.ui.run_views.run_summary import RunView
 
 
@@ -149,6 +149,24 @@ def test_the_label_source_names_judge_or_people(ctx):
     assert "people's labels" in run_summary.label_source_text(ctx.db, run, human.id), (
         "the run was switched to another reward model"
     )
+
+
+@pytest.mark.parametrize(
+    ("judge", "shown"),
+    [
+        ("/home/alice/judge.py:score", "judge.py:score"),
+        ("C:\\Users\\alice\\own.py:f", "own.py:f"),
+        ("cheerful", "cheerful"),
+    ],
+)
+def test_the_path_of_an_own_judge_is_not_shown(ctx, judge, shown):
+    config, people = PolicyConfig().to_dict(), reward_model(ctx, Source.HUMAN)
+    run = create_run(ctx.db, ctx.project.id, people.id, "h", config=config, manifest={"judge": judge}, total_steps=4)
+    assert run_summary.label_source_text(ctx.db, run).endswith(f"; gold is the judge {shown}'s score")
+    assert run_settings(ctx.db, run)["gold by"] == shown
+    simulated = reward_model(ctx, Source.SIMULATED)
+    run = create_run(ctx.db, ctx.project.id, simulated.id, "s", config=config, manifest={"judge": judge}, total_steps=4)
+    assert f"simulated labels by the judge {shown} (" in run_summary.label_source_text(ctx.db, run)
 
 
 def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):

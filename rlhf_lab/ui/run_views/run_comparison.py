@@ -13,6 +13,7 @@ from rlhf_lab.common.text import plain_number
 from rlhf_lab.common.text_attributes import attribute_labels, ignored_in
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
@@ -144,7 +145,7 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
         "reward model": str(row.id) if row else "none",
         **({"reward": run_control.reward_text(run.reward_model_id, terms)} if terms else {}),
         **_label_settings(run, row),
-        "gold by": str(run.manifest.get("judge") or "nobody"),
+        "gold by": portable_name(str(run.manifest.get("judge") or "nobody")),
     }
     config = {item.name: item.default for item in fields_of(PolicyConfig)} | run.config
     settings_text |= {name: format_value(value) for name, value in config.items()}

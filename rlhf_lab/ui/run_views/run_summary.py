@@ -17,6 +17,7 @@ from rlhf_lab.common.text_attributes import attribute_labels, ignored_in
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.kl_control import KL_BUDGET_TOLERANCE, kl_control_of
 from rlhf_lab.config.policy import AUTOMATIC, LIVE_SETTINGS, PolicyConfig, adapted_settings
+from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import duration_text
@@ -176,7 +177,7 @@ def ignored_by_heads(view: RunView) -> tuple[str, ...]:
 def label_source_text(db: Database, run: Run, reward_model_id: int | None = None, ignored: Sequence[str] = ()) -> str:
     """What the run learns from, according to its first reward model or the one it was switched to; for dpo and sft, the labels
     stay the same. ignored: `ignored_by_heads`."""
-    algorithm, judge = str(run.config["algorithm"]), run.manifest.get("judge")
+    algorithm, judge = str(run.config["algorithm"]), portable_name(str(run.manifest.get("judge") or ""))
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
     learns_from_labels = spec_of(algorithm).learns_from == "labels"
     row = reward_model_of(db, run.reward_model_id if learns_from_labels else reward_model_id or run.reward_model_id)
@@ -189,7 +190,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     model_text += f"; scores ignore {ignored_text}" if ignored_text else ""
     if labels.source is Source.SIMULATED:
         if row is not None and row.id != run.reward_model_id:
-            judge = run_control.judge_of_labels(db, labels)
+            judge = run_control.judge_of_labels(db, labels) or ""
         judge_text = f" by the judge {judge}" if judge else ""
         return f"{beginning} simulated labels{judge_text}{model_text}"
     gold_text = f"; gold is the judge {judge}'s score" if judge else ""

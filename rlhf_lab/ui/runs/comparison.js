@@ -91,7 +91,7 @@ export class Comparison {
   /** @param {ComparedRun[]} runs */
   drawMetric(runs) {
     const { metric } = this.reply;
-    const [title, unit] = this.data.titles[metric] || [metric, ''];
+    const [title, unit] = titleOf(this.data.titles, metric) || [metric, ''];
     this.part('.plot.wide').setAttribute('aria-label', `${title} over the steps of ${runs.length} runs`);
     const traces = runs.map((run) => ({
       ...this.trace(run, run.points, 'step %{x}: %{y:.4g}'),
@@ -134,7 +134,12 @@ export class Comparison {
     const base = structuredClone(this.data.layout);
     const node = this.part(selector);
     const theme = chartTheme(node);
-    const axis = (base, title) => ({ ...base, title: { text: title, standoff: 6 }, ...theme.axis, automargin: true });
+    const axis = (base, title) => ({
+      ...base,
+      title: { text: plotlyText(title), standoff: 6 },
+      ...theme.axis,
+      automargin: true,
+    });
     const layout = {
       ...base,
       margin: { t: 8, r: 12, b: 40, l: 50 },
@@ -151,8 +156,10 @@ export class Comparison {
     const { metrics: measured, metric: drawn } = this.reply;
     const select = this.part('select');
     const metrics = measured.includes(this.metric) ? measured : [this.metric, ...measured];
-    const { titles } = this.data;
-    const items = metrics.map((name) => [name, titles[name] ? `${titles[name][0]} (${name})` : name]);
+    const items = metrics.map((name) => {
+      const title = titleOf(this.data.titles, name);
+      return [name, title ? `${title[0]} (${name})` : name];
+    });
     if (select !== document.activeElement) setOptions(select, items, this.metric, false);
     this.part('.about').textContent = definitionOf(drawn);
   }
@@ -175,6 +182,9 @@ export class Comparison {
       ${rows.length > 0 && scrollingTable('what differs', columns, rows)}`;
   }
 }
+
+// [title, unit] of one of the lab's metrics. Other names are those of a file, such as __proto__.
+const titleOf = (titles, metric) => (Object.hasOwn(titles, metric) ? titles[metric] : null);
 
 function plots(buckets) {
   const figure = (name, title, description, label) =>

@@ -25,7 +25,7 @@ export function useDefinitions(all) {
   window.addEventListener('scroll', close, { capture: true, passive: true }); // it would stay behind its word
 }
 
-export const definitionOf = (word) => definitions[word] ?? '';
+export const definitionOf = (word) => (Object.hasOwn(definitions, word) ? definitions[word] : '');
 
 // A word of the glossary as a button. label: how it is written here; metric: its key, which is explained too.
 export function term(word, label = word, metric = '') {
