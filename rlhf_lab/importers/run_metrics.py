@@ -118,7 +118,7 @@ def _number(cell: Any) -> float | None:
     try:
         return float(cell)
     except OverflowError:  # a whole number beyond floating point
-        return math.inf if cell > 0 else -math.inf  # type: ignore[operator]
+        return math.inf if isinstance(cell, int) and cell > 0 else -math.inf
     except ValueError:
         return None
 

@@ -6,11 +6,10 @@ import math
 import os
 import shutil
 import subprocess
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
+from support.environments import python_with
 
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.records import Sample, StepResult
@@ -82,22 +81,8 @@ print(json.dumps([scalars, texts, events.Tags()["tensors"]]))
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """The Python of an environment with the trackers and the packages of this one."""
-    folder = tmp_path_factory.mktemp("trackers") / "env"
-    venv.create(folder, with_pip=True)
-    found = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    site = subprocess.run(
-        [found, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    (Path(site) / "lab.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    install = [found, "-m", "pip", "install", "-q", "--retries", "1", "-r", Path(__file__).with_name("trackers.txt")]
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=900)
-    if done.returncode:
-        reason = f"the trackers cannot be installed: {done.stderr[-300:]}"
-        (pytest.fail if os.environ.get("RLHF_LAB_REQUIRE_REGISTRY") == "1" else pytest.skip)(reason)
-    return found
+    requirements = str(Path(__file__).with_name("trackers.txt"))
+    return python_with(tmp_path_factory.mktemp("trackers") / "env", "trackers", "-r", requirements)
 
 
 @pytest.fixture

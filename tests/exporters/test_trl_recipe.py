@@ -7,13 +7,11 @@ import os
 import runpy
 import shutil
 import subprocess
-import sysconfig
-import venv
-from pathlib import Path
 
 import pytest
 import torch
 from support import tiny_models
+from support.environments import python_with
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.common.algorithms import ALGORITHMS
@@ -390,22 +388,7 @@ def test_a_head_alone_and_the_scale_of_a_batch_are_named():
 @pytest.fixture(scope="module")
 def trl_python(tmp_path_factory):
     """Python of an environment with TRL on top of the packages of this one."""
-    folder = tmp_path_factory.mktemp("trl")
-    venv.create(folder, with_pip=True)
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    packages = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (Path(packages.stdout.strip()) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    install = [python, "-m", "pip", "install", "-q", "--retries", "1", f"trl=={trl_settings.TRL_VERSION}"]
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=900)
-    if done.returncode:
-        reason = f"TRL cannot be installed: {done.stderr[-300:]}"
-        (pytest.fail if os.environ.get("RLHF_LAB_REQUIRE_REGISTRY") == "1" else pytest.skip)(reason)
-    return python
+    return python_with(tmp_path_factory.mktemp("trl") / "env", "TRL", f"trl=={trl_settings.TRL_VERSION}")
 
 
 PROMPT_IDS = """
