@@ -1,10 +1,12 @@
 """Latency of the page in Chromium: start → page, and vote → next pair, idle and while PPO trains.
 
     python benchmarks/ui_latency.py --votes 60 --json
+    python benchmarks/ui_latency.py --live --votes 40 --think 4       a person who presses *Train while I label*
 
 Prints seconds from process start to the served page and to the first pair on screen; idle, and while a run trains on the same
 cores, milliseconds from key press to the next pair and until it can be answered, which is when the vote is stored and 0.3 s have
-passed (median, 95th percentile, worst); and the memory of the page process.
+passed (median, 95th percentile, worst); and the memory of the page process. With --live: from an empty home, seconds from opening
+the page until the button appears and until samples have changed, and milliseconds to the next pair while the live run trains.
 Needs tests/requirements.txt and a Chromium (RLHF_LAB_CHROMIUM or on the PATH).
 """
 
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +43,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
-from rlhf_lab.store.runs import create_run
+from rlhf_lab.store.runs import create_run, runs
 
 # Press a key; time until another pair is drawn, and until it can be answered because the vote is stored.
 VOTE_SCRIPT = """key => new Promise((done) => {
@@ -58,15 +62,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--votes", type=int, default=60, help="votes in each of the two parts")
     parser.add_argument("--think", type=float, default=0.5, help="mean seconds between votes")
+    parser.add_argument("--live", action="store_true", help="train while labelling, from an empty home")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    random.seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder) / "home", args.votes, args.think)
+        scenario = measure_live if args.live else measure
+        result = scenario(Path(folder) / "home", args.votes, args.think)
     print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
     return 0
 
 
-def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
+@contextmanager
+def page_of_lab(home: Path) -> Iterator[tuple[Page, Database, dict[str, float]]]:
+    """A page of a new lab whose first pair is on screen, its store, and what was measured, which gains the memory at the end."""
     port = free_port()
     start_time = time.perf_counter()
     server = subprocess.Popen(
@@ -74,36 +83,60 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
     )
     try:
         wait_for_port(port)
-        served_s = time.perf_counter() - start_time
+        result = {"page_served_s": round(time.perf_counter() - start_time, 2)}
         with sync_playwright() as playwright, Database.open(home) as db:
             chromium = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium")
             page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_selector(".lab-label .side")
-            first_pair_s = time.perf_counter() - start_time
-            prepare_project(db, home, 2 * votes + 40)
-            idle_waits = cast_votes(page, votes, think)
-            run_id, changed_after_s = start_run(db, home)
-            busy_waits = cast_votes(page, votes, think)
-            training_job = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
-            step_s = statistics.median(step_seconds(db, run_id))
-            memory_mib = psutil.Process(server.pid).memory_info().rss / 2**20
+            result["first_pair_on_screen_s"] = round(time.perf_counter() - start_time, 2)
+            yield page, db, result
+            result["page_process_mib"] = round(psutil.Process(server.pid).memory_info().rss / 2**20)
             engine_process.stop_engine(db, home)
     finally:
         server.terminate()
         server.wait()
-    return {
-        "page_served_s": round(served_s, 2),
-        "first_pair_on_screen_s": round(first_pair_s, 2),
-        **summary("next_pair_at_rest", [drawn for drawn, _ in idle_waits]),
-        **summary("stored_at_rest", [done for _, done in idle_waits]),
-        **summary("next_pair_while_ppo_trains", [drawn for drawn, _ in busy_waits]),
-        **summary("stored_while_ppo_trains", [done for _, done in busy_waits]),
-        "start_to_changed_samples_s": round(changed_after_s, 1),
-        "ppo_step_while_voting_s": round(step_s, 2),
-        "ppo_was_running": training_job.status is JobStatus.RUNNING,
-        "page_process_mib": round(memory_mib),
-    }
+
+
+def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
+    with page_of_lab(home) as (page, db, result):
+        prepare_project(db, home, 2 * votes + 40)
+        idle_waits = cast_votes(page, votes, think)
+        run_id, changed_after_s = start_run(db, home)
+        busy_waits = cast_votes(page, votes, think)
+        training_job = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
+        result.update(
+            {
+                **summary("next_pair_at_rest", [drawn for drawn, _ in idle_waits]),
+                **summary("stored_at_rest", [done for _, done in idle_waits]),
+                **summary("next_pair_while_ppo_trains", [drawn for drawn, _ in busy_waits]),
+                **summary("stored_while_ppo_trains", [done for _, done in busy_waits]),
+                "start_to_changed_samples_s": round(changed_after_s, 1),
+                "ppo_step_while_voting_s": round(statistics.median(step_seconds(db, run_id)), 2),
+                "ppo_was_running": training_job.status is JobStatus.RUNNING,
+            }
+        )
+    return result
+
+
+def measure_live(home: Path, votes: int, think: float) -> dict[str, Any]:
+    with page_of_lab(home) as (page, db, result):
+        opened_time = time.perf_counter()
+        live_waits: list[float] = []
+        start_button = page.locator("[data-do=start-live]")
+        for answer_count in range(1, votes + 1):
+            [(drawn, _)] = cast_votes(page, 1, think, keys="12")
+            live_runs = runs(db)
+            if live_runs:
+                live_waits.append(drawn)
+                if "changed_samples_s" not in result and samples_changed(db, live_runs[0].id):
+                    result["changed_samples_s"] = round(time.perf_counter() - opened_time, 1)
+                    result["changed_samples_answers"] = answer_count
+            elif start_button.count():
+                start_button.click()
+                result["start_pressed_s"] = round(time.perf_counter() - opened_time, 1)
+        result.update(summary("next_pair_in_a_live_run", live_waits))
+    return result
 
 
 def prepare_project(db: Database, home: Path, pairs: int) -> None:
@@ -150,13 +183,12 @@ def wait_for_job(db: Database, home: Path, job: Job) -> None:
         time.sleep(0.3)
 
 
-def cast_votes(page: Page, votes: int, think: float) -> list[tuple[float, float]]:
-    rng = random.Random(0)
+def cast_votes(page: Page, votes: int, think: float, keys: str = "120xs") -> list[tuple[float, float]]:
     waits = []
     for _ in range(votes):
-        time.sleep(rng.uniform(0.5, 1.5) * think)
+        time.sleep(random.uniform(0.5, 1.5) * think)
         page.wait_for_selector(".lab-label[data-open]")
-        waits.append(tuple(page.evaluate(VOTE_SCRIPT, rng.choice("120xs"))))
+        waits.append(tuple(page.evaluate(VOTE_SCRIPT, random.choice(keys))))
     return waits
 
 
