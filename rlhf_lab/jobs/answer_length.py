@@ -163,16 +163,16 @@ def length_view(db: Database, project: Project) -> LengthView | None:
 
 
 def length_note(db: Database, project: Project) -> str:
-    """A sentence for the operator while a measured proposal waits for a decision; "" otherwise."""
-    view = length_view(db, project)
+    """A sentence for the operator while many texts of the project's present settings are cut off and a measured proposal waits
+    for a decision; "" otherwise, also if these settings were not measured."""
+    view, job = length_view(db, project), measurement_job(db, project.id)
     proposed = view and view["proposal"]
-    if not view or not proposed or not view["is_new"]:
+    if not view or not proposed or not view["is_new"] or job is None or job.result is None:
         return ""
-    if any(
-        row.share >= TARGET_SHARE and (row.adds_instruction, row.max_new_tokens) == (False, project.max_new_tokens)
-        for row in view["rows"]
-    ):
-        return ""  # it would only be cheaper
+    measured = [row for row in view["rows"] if project.system_prompt == _system_prompt(job.result, row)]
+    shares = [row.share for row in measured if row.max_new_tokens <= project.max_new_tokens]
+    if not measured or max(shares, default=0.0) >= TARGET_SHARE:
+        return ""  # nothing is known of them, or the proposal would only be cheaper
     return (
         f"Many texts are cut off. Measured: with at most {proposed.max_new_tokens} tokens"
         f"{' and a short instruction' if proposed.adds_instruction else ''}, {100 * proposed.share:.0f} % are complete."

@@ -6,8 +6,12 @@ import sqlite3
 from browser_lab import current_pair, intercept_votes, press_key
 from helpers import change_replies, wait_until
 from playwright.sync_api import expect
+from prepared_labs import finish_job
 
+from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.records import NewCompletion
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.answer_length import accept_proposal
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 
@@ -259,3 +263,18 @@ def test_judge_labels_on_request_and_a_new_project_begins(lab, open_page):
         assert len(projects.projects(db)) == before + 1
     press_key(page, "1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "1")
+
+
+def test_the_note_about_cut_texts_goes_when_its_proposal_is_accepted(lab, idle_project, open_page):
+    row = {"texts": 32, "low": 0.0, "high": 1.0, "mean_tokens": 40.0, "seconds": 1.0, "adds_instruction": False}
+    rows = [{**row, "max_new_tokens": 64, "complete": 10}, {**row, "max_new_tokens": 96, "complete": 32}]
+    with Database.open(lab.home) as db:
+        job = queue.submit(db, JobKind.MEASURE_LENGTH, idle_project.id, {})
+        finish_job(db, job, {"rows": rows, "system_prompt": "", "seconds": 9.0, "note": ""})
+        page = open_page(lab)
+        note = page.locator("[data-do=length-note]")
+        expect(note).to_contain_text("Many texts are cut off")
+        accept_proposal(db, idle_project.id)
+        pair = press_key(page, "1")
+        expect(note).to_have_count(0)
+        assert current_pair(page) != pair

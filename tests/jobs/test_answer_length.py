@@ -31,6 +31,7 @@ from rlhf_lab.store.projects import (
     newest_pairs,
     next_pair_index,
     prompts,
+    set_answer_settings,
 )
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.votes import cast_vote
@@ -48,7 +49,9 @@ def db(tmp_path, monkeypatch):
 @pytest.fixture
 def project(db):
     """A project without pairs, whose prompts are the embedded model's."""
-    return new_project(db, temperature=0.9)
+    project = new_project(db, temperature=0.9)
+    set_answer_settings(db, project.id, project.max_new_tokens, "Be kind.")
+    return get_project(db, project.id)
 
 
 def test_a_text_is_complete_from_its_length_on():
@@ -157,6 +160,25 @@ def test_an_accepted_proposal_replaces_unlabelled_pairs_and_keeps_the_others(db,
     assert load_features(db, [labelled.first.id]) == {}  # they depend on the system prompt
     assert queue.get_job(db, waiting.id).status.value == "cancelled"
     assert (length_view(db, changed)["is_new"], length_note(db, changed)) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "system_prompt", "is_said"),
+    [
+        (64, "Be kind.", True),
+        (128, "Be kind.", True),  # at 96, the longest measured limit below, 20 of 32
+        (200, "Be kind.", False),  # at 192, 30 of 32
+        (48, f"Be kind. {INSTRUCTION}", True),
+        (128, f"Be kind. {INSTRUCTION}", False),  # at least as many end as at 64, the proposal
+        (32, f"Be kind. {INSTRUCTION}", True),  # shorter than all that was measured
+        (64, "Be brief.", False),  # not measured
+    ],
+)
+def test_the_note_speaks_of_the_texts_of_the_present_settings(db, project, limit, system_prompt, is_said):
+    plain = [row(64, 10), row(96, 20), row(192, 30, 9.0)]
+    measured(db, project, [*plain, row(48, 20, adds=True), row(64, 31, adds=True)])
+    set_answer_settings(db, project.id, limit, system_prompt)
+    assert bool(length_note(db, get_project(db, project.id))) is is_said
 
 
 def load_vector():

@@ -92,6 +92,7 @@ class PeopleHere(LabelProgress):
     project_created_at: float
     people_here: int
     you: PageVisitor
+    length_note: str
 
 
 class LabelProject(TypedDict):
@@ -145,6 +146,7 @@ def presence(ctx: Context, query: Payload) -> PeopleHere:
         "project_created_at": project.created_at,
         "people_here": people_here,
         "you": visitor_info(ctx),
+        "length_note": operator_length_note(ctx),
     }
 
 
@@ -311,7 +313,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
         "can_redo": can_redo,
         "guideline": rules.guideline,
         "quality_note": note,
-        "length_note": length_note(ctx.db, project) if ctx.is_operator() else "",
+        "length_note": operator_length_note(ctx),
         "people_here": touch_presence(ctx, annotator),
         "notice": notice,
         **label_progress(ctx),
@@ -321,6 +323,10 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
 def no_pair_text(ctx: Context) -> str:
     """Why there is no pair, and how long the next one takes."""
     return f"{scheduler.no_pair_message(ctx.db, ctx.project.id)} {next_pair_sentence(ctx)}".strip()
+
+
+def operator_length_note(ctx: Context) -> str:
+    return length_note(ctx.db, ctx.project) if ctx.is_operator() else ""
 
 
 def visitor_info(ctx: Context) -> PageVisitor:

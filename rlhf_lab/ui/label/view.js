@@ -238,7 +238,8 @@ class Label {
       return;
     }
     const newer = reply.counted_at > current.counted_at ? counts(reply) : {};
-    Object.assign(current, { people_here: reply.people_here }, newer);
+    Object.assign(current, { people_here: reply.people_here, length_note: reply.length_note }, newer);
+    this.redrawNotes();
     this.root.querySelector('.goal')?.replaceWith(goalView(current));
     this.publishCounts();
     this.instant.load();
@@ -265,6 +266,7 @@ class Label {
     this.current = state;
     this.showMessage(state.notice);
     this.disableButtons();
+    this.redrawNotes();
     this.root.querySelector('.goal').replaceWith(goalView(state));
     const history = this.root.querySelector('details.history');
     if (history?.open) this.loadHistory(history);
@@ -284,8 +286,7 @@ class Label {
         state.pair?.adjudication && this.decisionBanner(),
         ...(state.pair ? this.pairSections(state.pair) : this.waitingSections(isViewer)),
         html`<div class="message"></div>`, // below the buttons, so that a message does not move them
-        state.quality_note && html`<p class="lab-notice" data-do="quality-note">${state.quality_note}</p>`,
-        state.length_note && lengthNote(state.length_note),
+        notesView(state),
         goalView(state),
         ...(isViewer ? [] : [this.disputedSection(), this.historySection(), this.demonstration()]),
       ].filter(Boolean),
@@ -407,6 +408,11 @@ class Label {
     </div>`;
   }
 
+  redrawNotes() {
+    const [shown, notes] = [this.root.querySelector('.notes'), notesView(this.current)];
+    if (shown && shown.textContent !== notes.textContent) shown.replaceWith(notes);
+  }
+
   redrawOptional() {
     this.root.querySelector('.more')?.replaceWith(this.optionalControls());
   }
@@ -477,5 +483,8 @@ function goalView(state) {
   </div>`;
 }
 
-const lengthNote = (text) =>
-  html`<p class="muted" data-do="length-note">${text} <a href="#project">Decide under Project</a></p>`;
+const notesView = ({ quality_note: quality, length_note: length }) =>
+  html`<div class="notes">
+    ${quality && html`<p class="lab-notice" data-do="quality-note">${quality}</p>`}
+    ${length && html`<p class="muted" data-do="length-note">${length} <a href="#project">Decide under Project</a></p>`}
+  </div>`;
