@@ -78,7 +78,8 @@ DECIDED = (Choice.FIRST, Choice.SECOND)
 class InstantFigures:
     """Figures about the labels of a project and the accuracy of the head.
 
-    labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet.
+    labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet;
+    waiting_decided: those of them that prefer one text.
     right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
     half. low, high: 95 % interval of the expected accuracy on new prompts of a head fitted to as many labels
     (`cross_validated_interval`). These three are None if there are fewer than MIN_DECIDED decided labels, or if these are one
@@ -90,6 +91,7 @@ class InstantFigures:
     labels: int = 0
     decided: int = 0
     waiting: int = 0
+    waiting_decided: int = 0
     right: float | None = None
     low: float | None = None
     high: float | None = None
@@ -166,8 +168,11 @@ class InstantModel:
         self._update_reference()
         usable = self._add_pairs(labels)
         decided = sum(label.choice in DECIDED for label in usable)
-        waiting = sum(label.pair_id not in self._unusable_pairs for label in labels) - len(usable)
-        figures = InstantFigures(self.project_id, source, len(usable), decided, waiting, ignored=ignored)
+        known = self._unusable_pairs | self._pairs.index_by_pair.keys()
+        waiting = [label.choice in DECIDED for label in labels if label.pair_id not in known]
+        figures = InstantFigures(
+            self.project_id, source, len(usable), decided, len(waiting), sum(waiting), ignored=ignored
+        )
         if decided < MIN_DECIDED:
             self._labels, self._fit, self._weights = [], None, None
         elif usable != self._labels:

@@ -218,9 +218,19 @@ test('kept requests are those of the project until they are forgotten', () => {
 });
 
 test('what the instant reward model waits for', () => {
-  const figures = { needed: 6, decided: 0, waiting: 2, right: null, pending: false, prediction: null };
+  const figures = { needed: 6, decided: 2, waiting: 5, engine_work: '', right: null, pending: false, prediction: null };
   assert.match(texts.waitingText(figures, ''), /starts after 6 answers that prefer one text: 2 so far/);
-  assert.match(texts.waitingText({ ...figures, waiting: 6 }, ''), /waits until the engine/);
+  const unread = { ...figures, decided: 6, waiting: 7 };
+  assert.equal(
+    texts.waitingText(unread, ''),
+    'does not know the last 7 answers yet: the engine has to read the texts first.',
+  );
+  const late = { ...unread, decided: 30, waiting: 12, right: 20, engine_work: 'training the reward model' };
+  const isTraining = 'does not know the last 12 answers yet: the engine is training the reward model.';
+  assert.equal(texts.waitingText(late, ''), isTraining);
+  assert.equal(texts.waitingText(late, 'u'), isTraining);
+  assert.match(texts.waitingText({ ...late, waiting: 1 }, 'u'), /^does not know the last answer yet/);
+  assert.equal(texts.waitingText({ ...late, prediction: {} }, 'u'), '');
   const fitted = { ...figures, decided: 8, waiting: 0, right: 6 };
   assert.equal(texts.waitingText(fitted, ''), 'predicts your next answer.');
   assert.match(texts.waitingText({ ...fitted, pending: true }, 'u'), /is being trained on your answer/);

@@ -228,6 +228,22 @@ def test_labels_wait_for_features_and_texts_without_usable_ones_are_left_out(db,
     assert model.predict(p[9]) is model.predict(p[10]) is None
 
 
+@pytest.mark.parametrize("with_features", [True, False])
+def test_only_answers_that_prefer_a_text_count_before_it_starts(db, project, texts, with_features):
+    """Whether the engine has read the texts or not; one pair was answered by two people."""
+    texts.pairs(8)  # reference texts
+    p, model = texts.pairs(7, with_features=with_features), InstantModel(db, project.id)
+    for pair, choice in zip(p, (Choice.TIE, Choice.BOTH_BAD, Choice.SKIP), strict=False):
+        texts.vote(pair, choice)
+    for pair in p[3:6]:
+        texts.vote(pair)
+    texts.vote(p[5], annotator="bob")
+    model.update()
+    figures = model.figures
+    assert (figures.labels + figures.waiting, figures.decided + figures.waiting_decided) == (6, 4)
+    assert figures.waiting == (0 if with_features else 6)
+
+
 def test_labels_on_equal_texts_are_left_out(db, project, texts):
     """Equal up to the rounding of their stored features, they say nothing; the accuracy is that of the others."""
     pairs = texts.pairs(8)

@@ -168,10 +168,6 @@ def test_a_space_says_that_its_disk_is_wiped(tmp_path):
             assert bool(shown["mirror"]) == (mirror is not None)
 
 
-def test_every_kind_of_work_has_words():
-    assert set(header.JOB_LABELS) == set(JobKind)
-
-
 def test_a_new_engine_is_starting(ctx):
     engine_process.record_heartbeat(ctx.db, "starting")
     assert header.state(ctx)["engine"]["label"] == "engine starts"

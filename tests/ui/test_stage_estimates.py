@@ -23,6 +23,7 @@ from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.reward import check as reward_check
 from rlhf_lab.ui.run_views import stage_estimates
 from rlhf_lab.ui.shared.api import parse_payload
 from rlhf_lab.ui.shared.forms import form_values
@@ -149,3 +150,24 @@ def test_who_waits_for_a_pair_reads_how_long(tmp_path, monkeypatch):
         assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 30 s."
         queue.submit(db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 32, "sampling": "diversity"})
         assert stage_estimates.next_pair_sentence(ctx) == "The next pair takes about 30 s."  # the older job comes first
+
+
+def test_an_estimate_says_what_else_the_engine_does(ctx, monkeypatch):
+    """Not of its own kind: the page says that a run waits for another one, and shows a training in progress."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
+    measured(ctx)
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    before = stage_estimates.estimates_key(ctx)
+    job = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human", "config": {}})
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "busy"))
+    busy = " on this machine. The engine is training the reward model now, so it takes longer."
+    assert stage_estimates.estimates_key(ctx) != before
+    assert stage_estimates.policy_sentence(ctx, PolicyConfig()).endswith(busy)
+    assert stage_estimates.completions_sentence(ctx, [10, 10], 64, scored=True) == f"About 2 s{busy}"
+    assert stage_estimates.tournament_sentence(ctx, ["base"], 10, 64, scored=True).endswith(busy)
+    assert reward_check.check_view(ctx, 1, "ann")["note"].endswith(busy.partition(". ")[2])
+    assert stage_estimates.next_pair_sentence(ctx).endswith(busy.partition(". ")[2])
+    assert stage_estimates.reward_sentences(ctx, RewardConfig())["simulated"].endswith(" on this machine.")
+    queue.finish(ctx.db, job.id, {})
+    assert stage_estimates.completions_sentence(ctx, [10, 10], 64, scored=True) == "About 2 s on this machine."
+    assert stage_estimates.estimates_key(ctx) == before

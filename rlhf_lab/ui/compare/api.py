@@ -16,7 +16,6 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.model_inspection import stop_token_ids
-from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
@@ -27,7 +26,7 @@ from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id, reward_model_label
-from rlhf_lab.ui.run_views.stage_estimates import completions_sentence, tournament_sentence
+from rlhf_lab.ui.run_views.stage_estimates import completions_sentence, estimates_key, tournament_sentence
 from rlhf_lab.ui.shared.api import Api, FieldError, LongText, Payload
 from rlhf_lab.ui.shared.generation_requests import (
     BEST_OF_CHOICES,
@@ -86,7 +85,7 @@ Scorer = tuple[int, str]
 
 class ProjectOptions(TypedDict):
     """What can be compared in the project, the same for every page. models, reward_models: (id, name). prompts: held-out ones,
-    and the turns of those that are conversations. tests: the blind tests. measured_at: when durations were last measured."""
+    and the turns of those that are conversations. tests: the blind tests. estimates_key: changes with the estimates of time."""
 
     project: int
     temperature: float
@@ -98,7 +97,7 @@ class ProjectOptions(TypedDict):
     prompts: list[str]
     conversations: dict[str, Chat]
     tests: list[tuple[int, str]]
-    measured_at: float
+    estimates_key: str
 
 
 class RunDetails(TypedDict):
@@ -208,7 +207,7 @@ def comparison_options(ctx: Context) -> ProjectOptions:
         "prompts": prompt_texts,
         "conversations": {text: turns for text in prompt_texts if len(turns := turns_of_prompt(text)) > 1},
         "tests": blind_test.list_tests(ctx),
-        "measured_at": speed_changed_at(ctx.home),
+        "estimates_key": estimates_key(ctx),
     }
 
 

@@ -100,7 +100,7 @@ class Compare {
       pairs: this.blindTest.pairCount.value,
       ...this.tournament.settings(),
     };
-    const key = JSON.stringify([query, this.options.project, this.options.measured_at]);
+    const key = JSON.stringify([query, this.options.project, this.options.estimates_key]);
     if (key === this.estimatedKey) return;
     this.estimatedKey = key;
     const sentences = await api.estimates(query).catch((error) => {

@@ -12,6 +12,7 @@ from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.common.storage import is_on_storage
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
+from rlhf_lab.jobs.engine_work import JOB_LABELS
 from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, MirrorView, mirror_view
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
@@ -30,16 +31,6 @@ from rlhf_lab.ui.shared.widgets import PLOTLY_ADDRESS, widget
 
 api = Api("header")
 CACHED_S = 1.0
-JOB_LABELS = {
-    JobKind.SAMPLE_PAIRS: "writing pairs",
-    JobKind.TRAIN_REWARD: "training the reward model",
-    JobKind.TRAIN_POLICY: "PPO",
-    JobKind.COMPLETE: "writing",
-    JobKind.EXPLAIN: "reading a text",
-    JobKind.CHAT: "answering",
-    JobKind.TOURNAMENT: "writing for a tournament",
-    JobKind.MEASURE_LENGTH: "measuring how long answers are",
-}
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine idle", "", "It starts automatically when there is work to do."),
     EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, on a busy machine minutes."),

@@ -73,14 +73,15 @@ export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key
 
 // What the instant reward model waits for; '' if there is a prediction to show. uuid: the vote that it is about.
 /** @param {InstantFigures} figures @param {string} uuid */
-export function waitingText({ needed, decided, waiting, right, pending, prediction }, uuid) {
-  const answers = decided + waiting;
-  if (right === null && answers < needed) {
-    return `is trained on every answer, and starts after ${needed} answers that prefer one text: ${answers} so far.`;
+export function waitingText({ needed, decided, waiting, engine_work: work, right, pending, prediction }, uuid) {
+  if (right === null && decided < needed) {
+    return `is trained on every answer, and starts after ${needed} answers that prefer one text: ${decided} so far.`;
   }
-  if (right === null && waiting) return 'waits until the engine has processed the texts of your answers.';
   if (uuid && pending) return 'is being trained on your answer …';
-  return uuid && prediction ? '' : 'predicts your next answer.';
+  if (uuid && prediction) return '';
+  if (!waiting) return 'predicts your next answer.';
+  const which = waiting === 1 ? 'the last answer' : `the last ${waiting} answers`;
+  return `does not know ${which} yet: the engine ${work ? `is ${work}` : 'has to read the texts first'}.`;
 }
 
 // The verdict on a prediction, on a wide screen and on a phone.

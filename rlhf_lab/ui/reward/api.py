@@ -21,7 +21,6 @@ from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
-from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.quality.queries import request_new_vote, restore_vote
 from rlhf_lab.store.blind_tests import open_test_models
 from rlhf_lab.store.features import StoredText
@@ -33,7 +32,7 @@ from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.reward.check import CheckView, check_view, start_check
-from rlhf_lab.ui.run_views.stage_estimates import reward_sentences
+from rlhf_lab.ui.run_views.stage_estimates import estimates_key, reward_sentences
 from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
@@ -176,7 +175,7 @@ class RewardState(TypedDict):
     labels: LabelCounts
     prediction_stats: dict[Source, PredictionStats]
     instant: InstantAccuracy | None
-    measured_at: float
+    estimates_key: str
 
 
 class ExampleText(TypedDict):
@@ -486,7 +485,7 @@ def screen_state(ctx: Context) -> RewardState:
         "labels": labels,
         "prediction_stats": {source: prediction_stats(ctx, source) for source in Source},
         "instant": instant_accuracy(ctx),
-        "measured_at": speed_changed_at(ctx.home),
+        "estimates_key": estimates_key(ctx),
     }
 
 

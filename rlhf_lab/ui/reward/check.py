@@ -3,12 +3,14 @@ against the base's, which takes a person about a minute."""
 
 from typing_extensions import TypedDict
 
+from rlhf_lab.common.enums import JobKind
 from rlhf_lab.jobs.time_estimate import Estimate, estimate_completions, project_speed
 from rlhf_lab.store.blind_tests import blind_tests, job_payloads_by_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.compare.blind_results import is_check, size_note
 from rlhf_lab.ui.compare.blind_test.api import StartTestPayload, start_test, state
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.run_views.stage_estimates import busy_note
 from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, texts_per_sample
 
 MODELS = ("base/best/4", "base")
@@ -32,9 +34,10 @@ class CheckView(TypedDict):
 
 def check_view(ctx: Context, reward_model_id: int, annotator: str) -> CheckView:
     pairs, estimate = next_size(ctx)
+    duration = f" Writing the texts takes {estimate.text()}.{busy_note(ctx, JobKind.COMPLETE)}" if estimate else ""
     view: CheckView = {
         "pairs": pairs, "test": newest_check(ctx, reward_model_id), "text": "", "is_open": False, "can_judge": False,
-        "note": size_note(pairs) + (f" Writing the texts takes {estimate.text()}." if estimate else ""),
+        "note": size_note(pairs) + duration,
     }  # fmt: skip
     if view["test"] is None:
         return view

@@ -192,8 +192,8 @@ class RewardScreen {
   }
 
   async updateEstimates() {
-    const { project, labels, measured_at: measuredAt } = this.state;
-    const key = JSON.stringify([project, labels, measuredAt]);
+    const { project, labels, estimates_key: estimatesKey } = this.state;
+    const key = JSON.stringify([project, labels, estimatesKey]);
     if (key === this.estimatedKey || !isOperator()) return;
     this.estimatedKey = key;
     this.estimate(await this.form.values());

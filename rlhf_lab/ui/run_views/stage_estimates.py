@@ -1,4 +1,5 @@
-"""How long a stage will take, as a sentence to show next to the button that starts it; "" if nothing was measured yet."""
+"""How long a stage will take, and whether the engine is busy with something else, as sentences to show next to the button that
+starts it; "" if nothing was measured yet."""
 
 from collections.abc import Sequence
 
@@ -6,6 +7,8 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind,
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
 from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.engine_work import work_text
+from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.jobs.scheduler import MIN_PAIRS_PER_JOB
 from rlhf_lab.jobs.time_estimate import (
     EARLY_PAIRS,
@@ -31,20 +34,23 @@ def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
     labels = {source: label_count(counts[source]) for source in Source}
     return {
         source.value: _sentence(
-            estimate_reward(speed, config, count, scored_pairs, project.max_new_tokens) if count else None
+            ctx,
+            estimate_reward(speed, config, count, scored_pairs, project.max_new_tokens) if count else None,
+            JobKind.TRAIN_REWARD,
         )
         for source, count in labels.items()
     }
 
 
 def policy_sentence(ctx: Context, config: PolicyConfig) -> str:
-    return _sentence(estimate_policy(project_speed(ctx.home, ctx.db, ctx.project), config))
+    """Without the runs that it waits for, of which the page says so."""
+    return _sentence(ctx, estimate_policy(project_speed(ctx.home, ctx.db, ctx.project), config), JobKind.TRAIN_POLICY)
 
 
 def completions_sentence(ctx: Context, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool) -> str:
     """text_counts: the texts of each model."""
     speed = project_speed(ctx.home, ctx.db, ctx.project)
-    return _sentence(estimate_completions(speed, text_counts, max_new_tokens, scored=scored))
+    return _sentence(ctx, estimate_completions(speed, text_counts, max_new_tokens, scored=scored), JobKind.COMPLETE)
 
 
 def tournament_sentence(
@@ -54,7 +60,8 @@ def tournament_sentence(
     speed = project_speed(ctx.home, ctx.db, ctx.project)
     counts = [prompt_count * texts_per_sample(model) for model in contestants]
     kl_texts = prompt_count * sum(model.startswith("run/") for model in contestants)
-    return _sentence(estimate_completions(speed, counts, max_new_tokens, scored=scored, kl_texts=kl_texts))
+    estimate = estimate_completions(speed, counts, max_new_tokens, scored=scored, kl_texts=kl_texts)
+    return _sentence(ctx, estimate, JobKind.TOURNAMENT)
 
 
 def next_pair_sentence(ctx: Context) -> str:
@@ -70,8 +77,20 @@ def next_pair_sentence(ctx: Context) -> str:
         return ""
     if engine_process.engine_state(ctx.db).state is not EngineState.ALIVE:
         estimate = Estimate(*(seconds + speed.load_seconds for seconds in estimate))
-    return f"The {'next' if has_pairs else 'first'} pair takes {estimate.text()}."
+    sentence = f"The {'next' if has_pairs else 'first'} pair takes {estimate.text()}."
+    return sentence + busy_note(ctx, JobKind.SAMPLE_PAIRS)
 
 
-def _sentence(estimate: Estimate | None) -> str:
-    return "" if estimate is None else estimate.sentence()
+def busy_note(ctx: Context, own: JobKind) -> str:
+    """A sentence after an estimate while the engine does something else than jobs of the kind `own`; "" otherwise."""
+    work = work_text(ctx.db, without=[own])
+    return f" The engine is {work} now, so it takes longer." if work else ""
+
+
+def estimates_key(ctx: Context) -> str:
+    """Changes with the sentences of this file."""
+    return f"{speed_changed_at(ctx.home)} {work_text(ctx.db)}"
+
+
+def _sentence(ctx: Context, estimate: Estimate | None, own: JobKind) -> str:
+    return "" if estimate is None else estimate.sentence() + busy_note(ctx, own)

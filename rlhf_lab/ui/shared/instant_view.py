@@ -10,6 +10,7 @@ from rlhf_lab.common.enums import Choice, Opponent, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.common.text_attributes import attribute_labels
 from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs.engine_work import work_text
 from rlhf_lab.jobs.instant_reward import DECIDED, MIN_DECIDED, Prediction
 from rlhf_lab.store.live_runs import live_pairs_by_id
 from rlhf_lab.ui.context import Context
@@ -25,8 +26,9 @@ class ShownPrediction(TypedDict):
 
 
 class InstantFigures(TypedDict):
-    """needed: votes that prefer one text, before the model is fitted. waiting: votes whose texts have no features yet. right: how
-    many of the `decided` votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt.
+    """decided: votes that prefer one text; needed: how many of them, before the model is fitted. waiting: votes that it has not
+    learnt from, because the engine has not read their texts; engine_work: what it does instead, "" for nothing that is known.
+    right: how many votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt.
     writers: of the left and the right text of the vote, if its pair was one of a live run. offers_live_run: whether this person
     can start one. ignores: the attributes of texts that the scores ignore, "" for none."""
 
@@ -35,6 +37,7 @@ class InstantFigures(TypedDict):
     labels: int
     decided: int
     waiting: int
+    engine_work: str
     simulated: bool
     right: float | None
     low: float | None
@@ -54,12 +57,14 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
     )  # read first: the figures read afterwards include the vote
     prediction = service.prediction(vote_uuid, annotator) if vote_uuid and not pending else None
     figures = service.figures(project.id)
+    decided = figures.decided + figures.waiting_decided
     return {
         "project_created_at": project.created_at,
         "needed": MIN_DECIDED,
         "labels": figures.labels,
-        "decided": figures.decided,
+        "decided": decided,
         "waiting": figures.waiting,
+        "engine_work": work_text(ctx.db) if figures.waiting else "",
         "simulated": figures.source is Source.SIMULATED and figures.labels > 0,
         "right": figures.right,
         "low": rounded_bound(figures.low),
@@ -69,7 +74,7 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
         if prediction is None or prediction[1] is None
         else prediction_view(prediction[0], prediction[1]),
         "writers": None if prediction is None else writers_of(ctx, prediction[0]),
-        "offers_live_run": ctx.is_operator() and figures.decided >= MIN_DECIDED and not run_control.active_runs(ctx.db),
+        "offers_live_run": ctx.is_operator() and decided >= MIN_DECIDED and not run_control.active_runs(ctx.db),
         "ignores": attribute_labels(figures.ignored),
     }
 

@@ -19,7 +19,6 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, retraining, run_control
 from rlhf_lab.jobs.instant_reward import labels_to_learn_from
 from rlhf_lab.jobs.judge_labelling import judge_name_of
-from rlhf_lab.jobs.model_speed import speed_changed_at
 from rlhf_lab.jobs.run_tracking import OFF, ROUTES, TRACK_VARIABLE
 from rlhf_lab.rewards.terms import parse_lines
 from rlhf_lab.store.database import Database
@@ -29,7 +28,7 @@ from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_MODELS
-from rlhf_lab.ui.run_views.stage_estimates import policy_sentence
+from rlhf_lab.ui.run_views.stage_estimates import estimates_key, policy_sentence
 from rlhf_lab.ui.shared.api import Api, LongText, Payload
 from rlhf_lab.ui.shared.forms import (
     FILL_FIELDS,
@@ -113,7 +112,7 @@ class RewardModelOption(TypedDict):
 class StartOptions(TypedDict):
     """models: those that a run can use, newest first. default_reason: why that one is preselected. labels_text: the labels that
     dpo and sft learn from without one. few_labels_note: which algorithm gains most. training_text, training_progress: of a
-    reward model. measured_at: changes with the estimates of time."""
+    reward model. estimates_key: changes with the estimates of time."""
 
     project: int
     temperature: float
@@ -127,7 +126,7 @@ class StartOptions(TypedDict):
     training_progress: float | None
     training_text: str
     run_count: int
-    measured_at: float
+    estimates_key: str
     active_runs: list[int]
 
 
@@ -182,7 +181,7 @@ def options(ctx: Context, _: Payload) -> StartOptions:
         "training_progress": round(training[-1].progress, 2) if training else None,
         "training_text": retraining.training_status(ctx.db, project.id),
         "run_count": len(project_runs),
-        "measured_at": speed_changed_at(ctx.home),
+        "estimates_key": estimates_key(ctx),
         "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
     }
 

@@ -27,7 +27,7 @@ class StartRun {
     this.container = html`<div><div class="lab-card lab-empty">Loading the reward models …</div></div>`;
     this.state = /** @type {StartOptions | null} */ (null);
     this.drawnKey = ''; // of what is on screen
-    this.measuredAt = null; // the measurements of speed that the estimate is made from
+    this.estimatesKey = ''; // of the estimate
     this.algorithm = props.data.algorithms[0]; // of the fields
     this.wasOpened = false; // whether a person opened the form
     this.startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
@@ -202,8 +202,8 @@ class StartRun {
     this.draw();
     if (!isOperator() || !this.isOpen() || !this.hasForm() || this.isFilling) return;
     if (!this.recommended) this.fill({});
-    else if (this.measuredAt !== this.state.measured_at) this.updateEstimate();
-    this.measuredAt = this.state.measured_at;
+    else if (this.estimatesKey !== this.state.estimates_key) this.updateEstimate();
+    this.estimatesKey = this.state.estimates_key;
   }
 
   draw() {
@@ -211,7 +211,7 @@ class StartRun {
     const [hasForm, isOpen] = [this.hasForm(), this.isOpen()];
     // training progress is shown only while there is no reward model
     const progress = hasForm ? null : state.training_progress;
-    const shown = { ...state, measured_at: 0, training_progress: progress };
+    const shown = { ...state, estimates_key: '', training_progress: progress };
     const key = JSON.stringify([shown, isOpen, hasForm, isOperator()]);
     if (key === this.drawnKey) return;
     this.drawnKey = key;
