@@ -111,9 +111,13 @@ def fail(db: Database, job_id: int, error: str) -> bool:
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.FAILED, error=error, eta_s=None)
 
 
-def cancel(db: Database, job_id: int) -> bool:
-    """Cancel a job. A running one is stopped at its next `update_progress`. Returns False if it had already ended."""
-    return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
+def cancel(db: Database, job_id: int, result: dict[str, Any] | None = None) -> bool:
+    """Cancel a job. A running one is stopped at its next `update_progress`. Returns False if it had already ended.
+
+    result: replaces that of the job, if given.
+    """
+    values = {"status": JobStatus.CANCELLED, "eta_s": None} | ({} if result is None else {"result": result})
+    return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, **values)
 
 
 def is_running(db: Database, job_id: int) -> bool:

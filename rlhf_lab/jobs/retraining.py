@@ -49,24 +49,19 @@ def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
     labels = label_count(counts)
     if labels < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
         return False
-    last_job = last_training(db, project_id)
-    has_ended_without_model = last_job is not None and last_job.status in (JobStatus.FAILED, JobStatus.CANCELLED)
-    return not (last_job and has_ended_without_model and last_job.payload.get("labels") == labels)
+    last_job = last_training(db, project_id, source)
+    return not (last_job and last_job.status is JobStatus.FAILED and last_job.payload.get("labels") == labels)
 
 
-def last_training(db: Database, project_id: int) -> Job | None:
-    """The newest training of a reward model of the project."""
-    return next(iter(queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)), None)
-
-
-def was_cancelled(db: Database, project_id: int) -> bool:
-    """Whether the newest training was cancelled; then the next one starts by itself only after a new label."""
-    last_job = last_training(db, project_id)
-    return last_job is not None and last_job.status is JobStatus.CANCELLED
+def last_training(db: Database, project_id: int, source: Source | None = None) -> Job | None:
+    """The newest training of a reward model of the project. source: from labels of this source."""
+    jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1 if source is None else 100)
+    return next((job for job in jobs if source is None or job.payload.get("source") == source.value), None)
 
 
 def cancel_training(db: Database, project_id: int, job_id: int | None = None) -> Job:
     """Cancel the training of a reward model that runs or waits; returns its job. The labels stay, and no reward model is added.
+    The number of labels is stored as its result (`training_goal`).
 
     job_id: only this job. Raises LabelError if there is nothing to cancel (any more).
     """
@@ -74,18 +69,24 @@ def cancel_training(db: Database, project_id: int, job_id: int | None = None) ->
         db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
     )
     job = next((job for job in open_jobs if job_id in (None, job.id)), None)
-    if job is None or not queue.cancel(db, job.id):
-        raise LabelError("There is nothing to cancel: no reward model of this project is being trained (any more).")
-    return job
+    if job is not None:
+        labels = label_count(vote_counts(db, project_id)[Source(job.payload["source"])])
+        if queue.cancel(db, job.id, {"labels": labels}):
+            return job
+    raise LabelError("There is nothing to cancel: no reward model of this project is being trained (any more).")
 
 
 def training_goal(db: Database, project_id: int, source: Source) -> int:
     """The number of labels at which the next reward model is trained.
 
-    It is LABELS_PER_RETRAINING more than the newest model was trained on. Labels undone since then are not counted.
+    It is LABELS_PER_RETRAINING more than the newest model was trained on; of these, labels undone since then are not counted. The
+    first model needs LABELS_FOR_FIRST_MODEL. After a training was cancelled, as many labels must be new since then.
     """
-    newest = newest_listed(db, project_id, source)
-    return count_live_labels(db, project_id, newest) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
+    newest, last_job = newest_listed(db, project_id, source), last_training(db, project_id, source)
+    known = count_live_labels(db, project_id, newest) if newest else 0
+    if last_job is not None and last_job.status is JobStatus.CANCELLED:
+        known = max(known, int((last_job.result or last_job.payload).get("labels", 0)))
+    return known + (LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL)
 
 
 def submit_training(
@@ -134,7 +135,7 @@ def _newest_config(db: Database, project_id: int, source: Source) -> dict[str, A
 
 
 def training_payload(db: Database, project_id: int, source: Source, config: RewardConfig) -> dict[str, Any]:
-    """The payload of a TRAIN_REWARD job. Its number of labels says whether there are new ones when it failed or was cancelled."""
+    """The payload of a TRAIN_REWARD job. Its number of labels says whether there are new ones when it failed."""
     counts = vote_counts(db, project_id)[source]
     return {"source": source.value, "config": config.to_dict(), "labels": label_count(counts)}
 

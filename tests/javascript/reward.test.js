@@ -26,9 +26,9 @@ test('when the next reward model is trained', () => {
     /after 1 more label by a judge\.$/,
   );
   assert.equal(nextTrainingText(state, 'simulated'), 'It is due and starts automatically.');
-  assert.match(
-    nextTrainingText({ ...state, cancelled: true }, 'simulated'),
-    /cancelled.*The next one starts after a new label\.$/,
+  assert.equal(
+    nextTrainingText({ ...state, cancelled: true }, 'human'),
+    'The last training was cancelled; its labels are kept. A new one is trained automatically after 8 more labels by people.',
   );
   assert.equal(nextTrainingText({ ...state, job: { status_text: 'It waits.' } }, 'human'), 'It waits.');
 });

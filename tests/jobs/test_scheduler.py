@@ -249,6 +249,52 @@ def test_failed_training_is_retried_with_one_more_label(db, project, runner):
     assert len(train_jobs(db)) == 1
 
 
+def train(db, project):
+    """A reward model from all labels of people, as of a training that has ended."""
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=pinned)
+
+
+@pytest.mark.parametrize(("is_first", "distance"), [(True, 10), (False, 20)])
+def test_a_cancelled_training_comes_again_after_as_many_labels_as_between_two(db, project, runner, is_first, distance):
+    """Counted from the cancellation, not from the beginning of the training; also if another source was trained on since."""
+    add_pairs(db, project, 120)
+    if not is_first:
+        label(db, project, 10)
+        train(db, project)
+    label(db, project, distance)
+    runner.run_once()
+    label(db, project, 7)  # they arrive during the training
+    retraining.cancel_training(db, project.id)
+    labels = votes.label_count(votes.vote_counts(db, project.id)[Source.HUMAN])
+    runner.run_once()
+    assert train_jobs(db) == []
+    judged = retraining.submit_training(db, project.id, Source.SIMULATED)
+    queue.fail(db, judged.id, "no")
+    label(db, project, distance - 1)
+    assert retraining.get_label_progress(db, project.id).remaining == 1
+    runner.run_once()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    runner.run_once()
+    (job,) = train_jobs(db)
+    assert (job.payload["source"], job.payload["labels"]) == ("human", labels + distance)
+    queue.cancel(db, job.id)  # without a count, that at its beginning is known
+    assert retraining.training_goal(db, project.id, Source.HUMAN) == labels + 2 * distance
+
+
+def test_labels_count_as_before_once_a_model_was_trained_after_a_cancelled_training(db, project, runner):
+    add_pairs(db, project, 60)
+    label(db, project, 10)
+    job = retraining.submit_training(db, project.id, Source.HUMAN)
+    retraining.cancel_training(db, project.id)
+    asked = retraining.submit_training(db, project.id, Source.HUMAN)
+    assert asked.id != job.id
+    train(db, project)
+    queue.fail(db, asked.id, "no")  # any end but a cancellation
+    assert retraining.training_goal(db, project.id, Source.HUMAN) == 30
+
+
 def test_a_judge_continues_with_new_pairs_and_then_its_labels_are_trained_on(db, project, runner):
     runner.request_judge_labels(project.id, "cheerful", 40)
     runner.run_once()

@@ -96,12 +96,15 @@ def test_ten_ties_teach_nothing(ctx):
     assert shown(ctx)[:2] == ("Label", "no label prefers a text yet")
 
 
-def test_a_cancelled_training_is_started_again_under_reward_model(ctx):
+def test_a_failed_training_is_started_again_under_reward_model_and_a_cancelled_one_after_more_labels(ctx):
     vote(ctx, *["left"] * 10)
     job = retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
     assert shown(ctx)[0] == "Reward model"
-    queue.cancel(ctx.db, job.id)
+    queue.fail(ctx.db, job.id, "no")
     assert shown(ctx) == ("Reward model", "the last training stopped before it was done", "Train again")
+    retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
+    retraining.cancel_training(ctx.db, ctx.project.id)
+    assert shown(ctx) == ("Label", "10 more labels for a reward model", "Label pairs")
 
 
 def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):

@@ -334,14 +334,6 @@ def visitor_info(ctx: Context) -> PageVisitor:
     return {"name": visitor.registered_name, "role": visitor.role}
 
 
-def training_text(ctx: Context) -> str:
-    """The state of the training of a reward model, for which there are enough labels."""
-    db, project_id = ctx.db, ctx.project.id
-    cancelled_text = "The last training of a reward model was cancelled; the next one starts after a new label."
-    status = retraining.training_status(db, project_id)
-    return status or (cancelled_text if retraining.was_cancelled(db, project_id) else "")
-
-
 def label_progress(ctx: Context) -> LabelProgress:
     with _count_lock:
         counted_at, progress = time.time_ns() // 1000, retraining.get_label_progress(ctx.db, ctx.project.id)
@@ -352,6 +344,6 @@ def label_progress(ctx: Context) -> LabelProgress:
         "next_training_at": progress.goal,
         "labels_to_next": progress.remaining,
         "has_model": bool(progress.newest_model_id),
-        "training_text": "" if progress.remaining > 0 else training_text(ctx),
+        "training_text": "" if progress.remaining > 0 else retraining.training_status(ctx.db, ctx.project.id),
         "guide_note": label_note(ctx.db, ctx.project.id, progress),
     }

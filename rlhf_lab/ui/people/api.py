@@ -18,7 +18,7 @@ from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.jobs.project_setup import copy_project
-from rlhf_lab.jobs.retraining import get_label_progress, training_status
+from rlhf_lab.jobs.retraining import cancel_training, get_label_progress, training_status
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.project_people import end_pause, set_expert
@@ -235,8 +235,10 @@ def next_class(ctx: Context, payload: NextClassPayload) -> Message:
         note = "" if payload.stop_training else runs_note(ctx)
         done.append(f'"{project.name}" is open now, for everybody. The old project is kept under Project.{note}')
     for job in queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
-        if payload.stop_training and queue.cancel(ctx.db, job.id):
-            done.append("The training of a reward model is cancelled; Train now in its project begins it again.")
+        with contextlib.suppress(LabelError):  # it has ended in between
+            if payload.stop_training and job.project_id is not None:
+                cancel_training(ctx.db, job.project_id, job.id)
+                done.append("The training of a reward model is cancelled; Train now in its project begins it again.")
     return {"message": " ".join(done) or "Nothing was changed."}
 
 

@@ -25,9 +25,7 @@ export function nextTrainingText(state, source) {
   if (state.job) return state.job.status_text;
   const { [source]: count, goals } = state.labels;
   const cancelled = state.cancelled ? 'The last training was cancelled; its labels are kept. ' : '';
-  if (count >= goals[source]) {
-    return cancelled ? `${cancelled}The next one starts after a new label.` : 'It is due and starts automatically.';
-  }
+  if (count >= goals[source]) return 'It is due and starts automatically.';
   const missing = `${plural(goals[source] - count, 'more label')} by ${source === 'human' ? 'people' : 'a judge'}`;
   return `${cancelled}A new one is trained automatically after ${missing}.`;
 }
