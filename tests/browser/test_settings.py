@@ -2,9 +2,11 @@
 
 import re
 
+import pytest
 from browser_lab import current_pair, press_key
-from helpers import PAGE_TIMEOUT_MS, change_replies, open_tab
+from helpers import PAGE_TIMEOUT_MS, change_replies, open_tab, wait_until
 from playwright.sync_api import TimeoutError, expect
+from prepared_labs import add_labels
 
 from rlhf_lab.common.enums import RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
@@ -13,7 +15,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import create_run, events, set_run_status
+from rlhf_lab.store.runs import create_run, events, runs, set_run_status
 from rlhf_lab.ui.run_views.run_comparison import MAX_RUNS
 
 UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
@@ -209,12 +211,13 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
         page.unroute_all(behavior="wait")
 
 
-def test_typed_steps_survive_a_redraw_of_the_form(lab, idle_project, open_page):
+@pytest.mark.parametrize("control", ["start-steps", "start-size"])
+def test_typed_numbers_survive_a_redraw_of_the_form(lab, idle_project, open_page, control):
     with Database.open(lab.home) as db:
         add_model(db, Source.HUMAN)
         page = open_page(lab)
         page.get_by_role("tab", name="Train", exact=True).click()
-        steps, models = page.locator("[data-do=start-steps]"), page.locator("[data-do=start-reward] option")
+        steps, models = page.locator(f"[data-do={control}]"), page.locator("[data-do=start-reward] option")
         expect(page.locator("[data-do=start]")).to_be_enabled()
         steps.press("ControlOrMeta+a")
         steps.press_sequentially("123")  # the field still has the focus: this is not entered yet
@@ -224,6 +227,31 @@ def test_typed_steps_survive_a_redraw_of_the_form(lab, idle_project, open_page):
         expect(steps).to_be_focused()
         steps.press("Enter")
         expect(steps).to_have_value("123")
+
+
+def test_the_size_of_a_step_stands_beside_the_number_of_steps(lab, idle_project, open_page):
+    """The setting is another one for a method that learns from fixed texts; what was entered stays."""
+    with Database.open(lab.home) as db:
+        add_model(db, Source.HUMAN)
+        add_labels(db, idle_project.id, Source.SIMULATED, 4)
+        page = open_page(lab)
+        page.get_by_role("tab", name="Train", exact=True).click()
+        size, field = page.locator("[data-do=start-size]"), page.locator(".field:has([data-do=start-size])")
+        expect(field).to_have_text("responses per step")
+        expect(size).to_have_value("32")
+        size.fill("12")
+        size.press("Enter")
+        page.locator("[data-do=start-algorithm]").select_option("sft")
+        expect(field).to_have_text("texts per step")
+        expect(size).to_have_value("16")
+        page.locator("[data-do=start-algorithm]").select_option("dpo")
+        expect(field).to_have_text("pairs per step")
+        page.locator("[data-do=start-algorithm]").select_option("grpo")
+        expect(field).to_have_text("responses per step")
+        expect(size).to_have_value("12")
+        page.locator("[data-do=start]").click()
+        wait_until(lambda: runs(db, idle_project.id), "a run")
+        assert runs(db, idle_project.id)[0].config["batch_size"] == 12
 
 
 def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):

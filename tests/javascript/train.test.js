@@ -8,6 +8,7 @@ import {
   keepEdits,
   missingModelText,
   progressText,
+  sizeLabel,
   sourceText,
   startLabel,
   usesPretrainingTexts,
@@ -205,6 +206,14 @@ test('a setting that the algorithm does not read is disabled and shows its defau
 test('texts for PPO-ptx are needed unless its coefficient is 0', () => {
   const used = ['0', '0.0', ' 0 ', '', '0.1', 'much'].map((value) => usesPretrainingTexts({ ptx_coef: value }));
   assert.deepEqual(used, [false, false, false, false, true, true]);
+});
+
+test('the size of a step has the name of its setting', () => {
+  const size = ['batch_size', 'responses per step'];
+  assert.equal(sizeLabel(size, { rollouts: '1' }), 'responses per step');
+  assert.equal(sizeLabel(size, {}), 'responses per step');
+  assert.equal(sizeLabel(size, { rollouts: '4' }), 'responses per rollout');
+  assert.equal(sizeLabel(['label_batch', 'pairs per step'], { rollouts: '4' }), 'pairs per step');
 });
 
 test('what a run learns from', () => {

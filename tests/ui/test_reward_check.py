@@ -81,7 +81,7 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
         "this reward model prefers, so PPO can follow it."
     )
     assert blind_test.state(ctx, test_id, "ann")["sentences"][-1].startswith("People prefer what")
-    assert guide(ctx) == ("Train", "no run yet", "Press Start PPO.")
+    assert guide(ctx) == ("Train", "no run yet", "Press Start.")
     assert "Compare" not in guide_view(progress_of(ctx), Role.OPERATOR, "ann")["done"]
 
 

@@ -19,7 +19,9 @@ from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, DataError, LabelError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.model_speed import ModelSpeed
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.jobs.time_estimate import count_policy_step
 from rlhf_lab.judges.builtin import Judge
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_model_list import listed_model
@@ -56,6 +58,18 @@ def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
         0.0,
         "A reward model from people's labels is being trained.",
     )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_size_of_a_step_decides_its_duration(name):
+    """Of a model that samples in no time: twice as many responses take twice as long; rejection also samples."""
+    setting, label = start_run.size_of_step(ALGORITHMS[name])
+    speed = ModelSpeed("cpu", forward=[0.001], sampling={"4": [0.0]}, prompt_tokens=9, response_tokens=[9])
+    config = PolicyConfig.for_algorithm(name, sample_every=1000)
+    doubled = config.replace(**{setting: 2 * getattr(config, setting)})
+    ratio = count_policy_step(speed, doubled) / count_policy_step(speed, config)
+    assert label.endswith(" per step")
+    assert ratio > 1.5 if config.is_offline else ratio == pytest.approx(2.0)
 
 
 def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):

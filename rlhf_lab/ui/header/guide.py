@@ -226,8 +226,8 @@ def _training_action(progress: ProjectProgress, remaining: int) -> NextAction | 
         return None
     if remaining:
         return _judging(remaining)
-    hint = "Press Start PPO. A check of one minute, on Reward model, says first whether people prefer what it prefers."
-    return NextAction(Step.TRAIN, "no run yet", "Start a run", hint if progress.test is None else "Press Start PPO.")
+    hint = "Press Start. A check of one minute, on Reward model, says first whether people prefer what it prefers."
+    return NextAction(Step.TRAIN, "no run yet", "Start a run", hint if progress.test is None else "Press Start.")
 
 
 def _reward_model_action(progress: ProjectProgress) -> NextAction:

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithms_where
+from rlhf_lab.common.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmSpec, algorithms_where
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Project, Role
@@ -141,6 +141,7 @@ def build(ctx: Context) -> None:
         "algorithm_notes": {name: spec.note for name, spec in ALGORITHMS.items()},
         "label_algorithms": algorithms_where(lambda spec: spec.learns_from == "labels"),
         "is_demo": ctx.demo is not None,
+        "size_by_algorithm": {name: size_of_step(spec) for name, spec in ALGORITHMS.items()},
         "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
         "text_file_suffixes": [".txt", *FILE_SUFFIXES],
     }
@@ -234,6 +235,13 @@ def start_live(ctx: Context, _: Payload) -> StartedRun:
     """Start a live run with the recommended settings."""
     config = preset_config("lab", project=ctx.project).replace(live=True, **LIVE_RUN_SETTINGS)
     return {"run": run_control.start_run(ctx.db, ctx.home, ctx.project.id, config).id}
+
+
+def size_of_step(spec: AlgorithmSpec) -> tuple[str, str]:
+    """The setting that decides how long a step takes, and its label beside the number of steps."""
+    if not spec.is_offline:
+        return "batch_size", "responses per step"
+    return "label_batch", "pairs per step" if spec.loss == "direct_preference" else "texts per step"
 
 
 def reward_terms_input() -> Any:

@@ -32,10 +32,11 @@ export function collapsedForm(open) {
 /**
  * @param {StartOptions} state
  * @param {{ presets: { name: string, label: string }[], algorithms: string[], text_file_suffixes: string[] }} data
- * @param {{ model: number, preset: string, algorithm: string, steps: string, name: string, column: string }} chosen
+ * @param {{ model: number, preset: string, algorithm: string, name: string, column: string }} chosen
  * @param {Record<'start' | 'close', () => void> &
- *   Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter' | 'typeSteps' | 'enterSteps',
- *   (value: any) => void> & { upload: (file: File | undefined) => void }} act
+ *   Record<'chooseModel' | 'choosePreset' | 'chooseAlgorithm' | 'enter', (value: any) => void> &
+ *   Record<'type' | 'enterNumber', (control: string, value: string) => void> &
+ *   { upload: (file: File | undefined) => void }} act
  */
 export function startForm(state, data, chosen, act) {
   return html`<div class="lab-card">
@@ -67,16 +68,21 @@ function choices(state, data, chosen, act) {
     select('start-reward', 'learns from', [...models, [0, 'no reward model']], chosen.model, act.chooseModel),
     select('start-algorithm', 'algorithm', algorithms, chosen.algorithm, act.chooseAlgorithm),
     select('start-preset', 'preset', presets, chosen.preset, act.choosePreset),
-    labelled(
-      'steps',
-      html`<input
-        class="lab-input" type="number" min="1" data-do="start-steps" value=${chosen.steps}
-        oninput=${(event) => act.typeSteps(event.target.value)}
-        onchange=${(event) => act.enterSteps(event.target.value)}
-      />`,
-    ),
+    number('start-steps', act),
+    number('start-size', act),
   ];
 }
+
+// The view fills in label and value, which depend on the algorithm.
+const number = (action, { type, enterNumber }) =>
+  labelled(
+    '',
+    html`<input
+      class="lab-input" type="number" min="1" data-do=${action}
+      oninput=${(event) => type(action, event.target.value)}
+      onchange=${(event) => enterNumber(action, event.target.value)}
+    />`,
+  );
 
 const labelled = (label, control) => html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
 

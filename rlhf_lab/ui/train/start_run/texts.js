@@ -54,6 +54,10 @@ export function progressText(state, model) {
     .join(' ');
 }
 
+/** The label of the size of a step; with several rollouts in a step it is that of each. */
+export const sizeLabel = ([name, label], { rollouts }) =>
+  name === 'batch_size' && Number(rollouts) > 1 ? label.replace('step', 'rollout') : label;
+
 /** The values `after`, except those that a person has changed: they differ from `before`. */
 export const keepEdits = (shown, before, after) =>
   Object.fromEntries(

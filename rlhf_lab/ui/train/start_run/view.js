@@ -6,7 +6,15 @@ import { nativeForm } from '../../shared/native_form.js';
 import { poll } from '../../shared/poll.js';
 import { isOperator, operatorNotice, showRun, uploadFile } from '../../shared/session.js';
 import { collapsedForm, missingModelCard, startForm } from './form.js';
-import { fieldProperties, keepEdits, progressText, sourceText, startLabel, usesPretrainingTexts } from './texts.js';
+import {
+  fieldProperties,
+  keepEdits,
+  progressText,
+  sizeLabel,
+  sourceText,
+  startLabel,
+  usesPretrainingTexts,
+} from './texts.js';
 
 /** @typedef {import('../../api_types').StartOptions} StartOptions */
 /** @type {import('../../api_types').StartRunRequests} */
@@ -53,7 +61,7 @@ class StartRun {
     this.isFilling = this.isOverwriting = false;
     this.error = this.estimate = '';
     this.usesTexts = false;
-    this.steps = '';
+    this.typed = {}; // the settings, with what is typed beside the button, by name
   }
 
   control(name) {
@@ -66,6 +74,12 @@ class StartRun {
 
   hasForm() {
     return this.state.models.length > 0 || this.startsWithoutModel;
+  }
+
+  // The settings beside the button: the setting and its label, by control.
+  numbers() {
+    const size = this.data.size_by_algorithm[this.algorithm];
+    return { 'start-steps': ['steps', 'steps'], 'start-size': [size[0], sizeLabel(size, this.typed)] };
   }
 
   learnsFromLabels() {
@@ -113,7 +127,7 @@ class StartRun {
 
   settingsChanged(settings) {
     this.usesTexts = usesPretrainingTexts(settings);
-    this.steps = settings.steps;
+    this.typed = { ...settings };
     this.updateControls();
     if (settings.algorithm !== this.algorithm && !this.isOverwriting) {
       this.fill({ algorithm: settings.algorithm }, true);
@@ -123,11 +137,12 @@ class StartRun {
     this.estimateTimer = setTimeout(() => this.updateEstimate(), ESTIMATE_DELAY_MS);
   }
 
-  async enterSteps(value) {
-    this.isFilling = true; // the run starts with these steps, and a preset is not filled in at the same time
+  async enterNumber(control, value) {
+    const [name] = this.numbers()[control];
+    this.isFilling = true; // the run starts with this number, and a preset is not filled in at the same time
     this.updateControls();
     try {
-      await this.fields.fill({ steps: { value } });
+      await this.fields.fill({ [name]: { value } });
       this.settingsChanged(await this.fields.values());
     } catch (error) {
       this.showError(error.message);
@@ -231,7 +246,6 @@ class StartRun {
       ...this.chosen,
       model: this.selectedModel()?.id ?? 0,
       algorithm: this.algorithm,
-      steps: this.steps,
     };
     this.container.replaceChildren(
       startForm(this.state, this.data, chosen, {
@@ -240,16 +254,16 @@ class StartRun {
         chooseModel: (id) => this.choose({ model: Number(id) }),
         choosePreset: (preset) => this.fill({ preset }),
         chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
-        typeSteps: (value) => {
-          this.steps = value;
+        type: (control, value) => {
+          this.typed[this.numbers()[control][0]] = value;
         },
-        enterSteps: (value) => this.enterSteps(value),
+        enterNumber: (control, value) => this.enterNumber(control, value),
         enter: (entered) => Object.assign(this.chosen, entered),
         upload: (file) => this.upload(file),
       }),
     );
-    if (focus) this.control(focus)?.focus();
     this.updateControls();
+    if (focus) this.control(focus)?.focus();
   }
 
   // What changes while the form stays on screen.
@@ -259,12 +273,18 @@ class StartRun {
     this.control('start').textContent = startLabel(this.algorithm);
     this.control('start').disabled = !this.canStart();
     this.control('start-algorithm').disabled = this.isOverwriting;
-    this.control('start-steps').disabled = this.isOverwriting;
     if (!this.isFilling) {
       this.control('start-algorithm').value = this.algorithm;
       this.control('start-preset').value = this.chosen.preset;
     }
-    if (this.control('start-steps') !== document.activeElement) this.control('start-steps').value = this.steps;
+    for (const [name, [setting, label]] of Object.entries(this.numbers())) {
+      const input = this.control(name);
+      input.previousElementSibling.textContent = label;
+      input.disabled = this.isOverwriting;
+      const isBeingTyped = input === document.activeElement && input.dataset.setting === setting;
+      if (!isBeingTyped) input.value = this.typed[setting] ?? '';
+      input.dataset.setting = setting;
+    }
     const model = this.selectedModel();
     this.control('start-note').textContent = [
       sourceText(this.state, model, this.algorithm, this.learnsFromLabels()),
