@@ -11,6 +11,7 @@
                      reward-model-1.zip             adapter, head and report
     merged_model     run-1-step-000040-model/       the policy as a model folder, the adapter merged into the weights
     modelfile        run-1-step-…/Modelfile         with which Ollama serves that folder
+    policy_card, reward_model_card, dataset_card    README.md of each; card_parts: what they share
 
 Each export function takes the folder to write to and returns the paths it wrote. Files appear whole or not at all; existing ones
 are replaced only with force=True, else StoreError. The export of a running run contains what is known now.

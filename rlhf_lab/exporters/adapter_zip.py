@@ -19,10 +19,12 @@ from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Run
 from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exporters import readme_templates, sequence_classifier
+from rlhf_lab.exporters import sequence_classifier
 from rlhf_lab.exporters.base_model import base_model_name, card_origin
 from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
+from rlhf_lab.exporters.policy_card import PolicyFacts, policy_card
+from rlhf_lab.exporters.reward_model_card import RewardModelFacts, reward_model_card
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import get_reward_model, reward_model_of
@@ -81,7 +83,7 @@ class RewardModelFiles:
     folder: Path
     names: list[str]
     overrides: dict[str, str | bytes]
-    facts: readme_templates.RewardModelFacts
+    facts: RewardModelFacts
 
 
 def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str | None = None) -> RewardModelFiles:
@@ -109,10 +111,8 @@ def reward_model_files(db: Database, home: Path, reward_model_id: int, base: str
             "untouched."
         ) from error
     base = base or base_model_name(project.model)
-    facts = readme_templates.RewardModelFacts(
-        row, project, base, head_config, offset, tuple(unmet), card_origin(db, project)
-    )
-    overrides["README.md"] = readme_templates.reward_model_card(facts)
+    facts = RewardModelFacts(row, project, base, head_config, offset, tuple(unmet), card_origin(db, project))
+    overrides["README.md"] = reward_model_card(facts)
     return RewardModelFiles(folder, names, overrides, facts)
 
 
@@ -139,13 +139,11 @@ def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: 
     step, folder = find_checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), reward_model_of(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
-    facts = readme_templates.PolicyFacts(
-        run, step, row, project, base_model_name(project.model), digest, card_origin(db, project)
-    )
+    facts = PolicyFacts(run, step, row, project, base_model_name(project.model), digest, card_origin(db, project))
     adapter_config = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
     overrides: dict[str, str | bytes] = {
         ADAPTER_CONFIG: adapter_config,
-        "README.md": readme_templates.policy_card(facts, json.loads(adapter_config)),
+        "README.md": policy_card(facts, json.loads(adapter_config)),
     }
     _write_zip(output.add(f"run-{run.id}-{folder.name}.zip"), folder, ADAPTER_FILES, overrides)
 

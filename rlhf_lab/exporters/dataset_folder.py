@@ -10,6 +10,7 @@ from rlhf_lab import __version__
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
 from rlhf_lab.errors import LabelError
+from rlhf_lab.exporters.dataset_card import DatasetFacts, dataset_card
 from rlhf_lab.exporters.json_io import portable_name, write_json
 from rlhf_lab.exporters.label_export import (
     LabelExportOptions,
@@ -18,7 +19,6 @@ from rlhf_lab.exporters.label_export import (
     nothing_to_export_message,
 )
 from rlhf_lab.exporters.output_folder import atomic_output
-from rlhf_lab.exporters.readme_templates import DatasetFacts, dataset_card
 from rlhf_lab.exporters.tabular import write_rows
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project

@@ -31,12 +31,12 @@ from rlhf_lab.common.model_folder import (
 from rlhf_lab.common.records import Run
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exporters import readme_templates
 from rlhf_lab.exporters.adapter_zip import find_checkpoint, resolve_step
 from rlhf_lab.exporters.base_model import base_folder, base_model_name, card_origin, tokenizer_files
 from rlhf_lab.exporters.json_io import write_json
 from rlhf_lab.exporters.modelfile import modelfile
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
+from rlhf_lab.exporters.policy_card import MergedModelFacts, PolicyFacts, model_card
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
@@ -101,11 +101,9 @@ def export_model(
         if modelfile_text:
             output.add(f"{folder_name}/{MODELFILE}").write_text(modelfile_text, encoding="utf-8")
         figures = {name: metric_at(db, run.id, step, name) for name in CARD_METRICS}
-        policy = readme_templates.PolicyFacts(
-            run, step, row, project, base_model_name(project.model), digest, card_origin(db, project)
-        )
-        facts = readme_templates.MergedModelFacts(policy, figures, _rounding_text(rounding), problem)
-        output.add(f"{folder_name}/README.md").write_text(readme_templates.model_card(facts), encoding="utf-8")
+        policy = PolicyFacts(run, step, row, project, base_model_name(project.model), digest, card_origin(db, project))
+        facts = MergedModelFacts(policy, figures, _rounding_text(rounding), problem)
+        output.add(f"{folder_name}/README.md").write_text(model_card(facts), encoding="utf-8")
     if rounding.share >= LARGE_ROUNDING:
         on_note(_rounding_note(rounding))
     if problem:

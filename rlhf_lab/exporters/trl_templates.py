@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.exporters.readme_templates import RewardModelFacts, scoring_code
+from rlhf_lab.exporters.reward_model_card import RewardModelFacts, scoring_code
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
 
 

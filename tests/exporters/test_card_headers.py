@@ -18,7 +18,7 @@ from rlhf_lab.common.records import LabelSnapshot, RewardModelRow
 from rlhf_lab.exporters.adapter_zip import export_adapter
 from rlhf_lab.exporters.base_model import card_origin
 from rlhf_lab.exporters.merged_model import export_model
-from rlhf_lab.exporters.readme_templates import RewardModelFacts, reward_model_card
+from rlhf_lab.exporters.reward_model_card import RewardModelFacts, reward_model_card
 from rlhf_lab.store import projects
 
 #: Licence identifiers of the Hub that have no number; the others are one of these families with a number or letters.

@@ -2,7 +2,7 @@
 
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Project, Run
-from rlhf_lab.exporters.readme_templates import PolicyFacts, policy_card
+from rlhf_lab.exporters.policy_card import PolicyFacts, policy_card
 from rlhf_lab.exporters.run_export import _portable_manifest
 
 TERMS = [
