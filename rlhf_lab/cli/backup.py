@@ -9,11 +9,10 @@ from typing import Any
 from rlhf_lab.backup.archive import Manifest, read_manifest, restore_backup, write_backup
 from rlhf_lab.cli.console import (
     add_command,
-    add_common_arguments,
+    full_path,
     open_existing_database,
     print_result,
     progress_reporter,
-    resolve_home,
 )
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
@@ -28,27 +27,25 @@ def add_parser(subparsers: Any) -> None:
         "backup",
         "write the whole lab to one file, also while it is in use",
         "The file contains names and keys of the lab: keep it private.",
+        run=run_backup,
     )
-    add_common_arguments(backup)
-    backup.add_argument("file", metavar="FILE", type=Path, help="the backup, such as lab.zip")
+    backup.add_argument("file", metavar="FILE", type=full_path, help="the backup, such as lab.zip")
     backup.add_argument("--force", action="store_true", help="replace a file that is there")
-    backup.set_defaults(run=run_backup)
     restore = add_command(
         subparsers,
         "restore",
         "restore a backup into a home",
         "If the home has a lab already, the command asks first, and keeps the old data in a folder of the home.",
+        run=run_restore,
     )
-    add_common_arguments(restore)
-    restore.add_argument("file", metavar="FILE", type=Path, help="a backup that `backup` or the page made")
+    restore.add_argument("file", metavar="FILE", type=full_path, help="a backup that `backup` or the page made")
     restore.add_argument(
         "--yes", action="store_true", help="replace the lab of the home without asking; its data are kept"
     )
-    restore.set_defaults(run=run_restore)
 
 
 def run_backup(args: argparse.Namespace) -> int:
-    home, file = resolve_home(args), args.file.expanduser().resolve()
+    home, file = args.home, args.file
     with progress_reporter("backup") as report:
         manifest = write_backup(home, file, lambda fraction: report(fraction, None), force=args.force)
     text = (
@@ -60,7 +57,7 @@ def run_backup(args: argparse.Namespace) -> int:
 
 
 def run_restore(args: argparse.Namespace) -> int:
-    home, file = resolve_home(args), args.file.expanduser().resolve()
+    home, file = args.home, args.file
     manifest = read_manifest(file)
     replace = args.yes or (lab_exists(home) and _confirms(home, manifest))
     with progress_reporter("restore") as report:

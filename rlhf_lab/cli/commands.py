@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    LAST_PROJECT,
     PROMPT_SET_HELP,
     PROPOSED_TEMPERATURE,
     add_chat_arguments,
     add_command,
-    add_common_arguments,
     add_open_argument,
-    add_project_argument,
     chat_settings,
     open_existing_database,
     print_result,
     progress_reporter,
-    resolve_home,
     show_project,
 )
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
@@ -68,17 +66,31 @@ def add_parser(subparsers: Any) -> None:
     _add_reward_parser(subparsers)
     _add_policy_parser(subparsers)
     _add_complete_parser(subparsers)
-    _add_runs_parser(subparsers)
-    _add_stop_parser(subparsers)
+    add_command(
+        subparsers,
+        "runs",
+        "list the runs",
+        "Each line has the id that `control` and `export run` take.",
+        run=run_runs,
+        project="all projects",
+    )
+    add_command(
+        subparsers,
+        "stop-engine",
+        "stop the engine; a run continues when it is started again",
+        "The engine is the background process that samples and trains. It survives the page and the command that started it.",
+        run=run_stop,
+    )
 
 
 def _add_pairs_parser(subparsers: Any) -> None:
-    parser = _add_project_command(
+    parser = add_command(
         subparsers,
         "pairs",
         "sample pairs of texts to label",
         "Two texts per prompt. --model, --prompts, --system-prompt and --template-arguments create a project first.",
-        run_pairs,
+        run=run_pairs,
+        project=LAST_PROJECT,
     )
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
     parser.add_argument(
@@ -106,12 +118,13 @@ def _add_pairs_parser(subparsers: Any) -> None:
 
 
 def _add_label_parser(subparsers: Any) -> None:
-    parser = _add_project_command(
+    parser = add_command(
         subparsers,
         "label",
         "let a simulated judge label pairs",
         "Labels of a judge are marked as simulated and kept apart from those of people.",
-        run_label,
+        run=run_label,
+        project=LAST_PROJECT,
     )
     parser.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
     parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
@@ -124,7 +137,9 @@ def _add_label_parser(subparsers: Any) -> None:
 
 
 def _add_reward_parser(subparsers: Any) -> None:
-    parser = _add_project_command(subparsers, "train-reward", "train a reward model on the labels", WAITS, run_reward)
+    parser = add_command(
+        subparsers, "train-reward", "train a reward model on the labels", WAITS, run=run_reward, project=LAST_PROJECT
+    )
     parser.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
     parser.add_argument(
         "--cancel", action="store_true", help="cancel the training that runs or waits, instead of starting one"
@@ -137,8 +152,13 @@ def _add_reward_parser(subparsers: Any) -> None:
 
 
 def _add_policy_parser(subparsers: Any) -> None:
-    parser = _add_project_command(
-        subparsers, "train-policy", "train a policy (PPO by default), or resume a run", WAITS, run_policy
+    parser = add_command(
+        subparsers,
+        "train-policy",
+        "train a policy (PPO by default), or resume a run",
+        WAITS,
+        run=run_policy,
+        project=LAST_PROJECT,
     )
     parser.add_argument(
         "--reward-model",
@@ -178,12 +198,13 @@ def _add_policy_parser(subparsers: Any) -> None:
 
 
 def _add_complete_parser(subparsers: Any) -> None:
-    parser = _add_project_command(
+    parser = add_command(
         subparsers,
         "complete",
         "continue prompts with the base or a checkpoint",
         "The base is the model before training.",
-        run_complete,
+        run=run_complete,
+        project=LAST_PROJECT,
     )
     parser.add_argument("--prompt", action="append", required=True, help="may be given several times")
     parser.add_argument(
@@ -194,36 +215,6 @@ def _add_complete_parser(subparsers: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--temperature", type=float, default=None, help="sampling temperature (default: the project's)")
     parser.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
-
-
-def _add_runs_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers, "runs", "list the runs", "Each line has the id that `control` and `export run` take."
-    )
-    add_common_arguments(parser)
-    add_project_argument(parser, "all projects")
-    parser.set_defaults(run=run_runs)
-
-
-def _add_stop_parser(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "stop-engine",
-        "stop the engine; a run continues when it is started again",
-        "The engine is the background process that samples and trains. It survives the page and the command that started it.",
-    )
-    add_common_arguments(parser)
-    parser.set_defaults(run=run_stop)
-
-
-def _add_project_command(
-    subparsers: Any, name: str, summary: str, details: str, handler: Any
-) -> argparse.ArgumentParser:
-    parser = add_command(subparsers, name, summary, details)
-    add_common_arguments(parser)
-    add_project_argument(parser)
-    parser.set_defaults(run=handler)
-    return parser
 
 
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
@@ -256,8 +247,7 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
 
 
 def run_pairs(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with Database.open(home) as db:
+    with Database.open(args.home) as db:
         chat = chat_settings(args)
         if args.model or args.prompts or chat is not None:
             project = new_project(
@@ -278,20 +268,20 @@ def run_pairs(args: argparse.Namespace) -> int:
                 print(change_max_new_tokens(db, project.id, args.max_new_tokens), file=sys.stderr)
         note = show_project(args, db, project)
         if args.measure_length:
-            return _measure_length(args, db, home, project, note)
+            return _measure_length(args, db, project, note)
         sampling = args.sampling or get_labelling_config(db, project.id).sampling
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count, "sampling": sampling})
-        result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
+        result = {"project": project.id} | wait_for_job(db, args.home, job, "sampling pairs")
     text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
     text = f"{text}; {result['note']}" if result.get("note") else text
     print_result(args, result, f"{text}.{note}" if note else text)
     return 0
 
 
-def _measure_length(args: argparse.Namespace, db: Database, home: Path, project: Project, note: str) -> int:
+def _measure_length(args: argparse.Namespace, db: Database, project: Project, note: str) -> int:
     """Measure how long the project's answers are, and print the table and the proposal."""
     job = queue.submit(db, JobKind.MEASURE_LENGTH, project.id, {})
-    result = wait_for_job(db, home, job, "measuring the length of answers")
+    result = wait_for_job(db, args.home, job, "measuring the length of answers")
     rows = measured_rows(result)
     proposal = propose(rows)
     lines = [f"{rows[0].texts} answers, measured in {result['seconds']:.0f} s"]
@@ -313,7 +303,7 @@ def _measure_length(args: argparse.Namespace, db: Database, home: Path, project:
 
 def run_label(args: argparse.Namespace) -> int:
     judge = load_judge(args.judge)
-    with Database.open(resolve_home(args)) as db:
+    with Database.open(args.home) as db:
         project = pick_project(db, args.project)
         choice_counts = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
     count = sum(choice_counts.values())
@@ -328,14 +318,13 @@ def run_label(args: argparse.Namespace) -> int:
 
 
 def run_reward(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
     if args.job is not None:
         from rlhf_lab.engine.distributed_launch import run_reward_worker  # imports torch
 
-        run_reward_worker(home, args.job)
+        run_reward_worker(args.home, args.job)
         return 0
     config: RewardConfig = from_args(RewardConfig, args)
-    with open_existing_database(home) as db:
+    with open_existing_database(args.home) as db:
         project = pick_project(db, args.project)
         if args.cancel:
             cancelled = cancel_training(db, project.id)
@@ -344,7 +333,7 @@ def run_reward(args: argparse.Namespace) -> int:
             return 0
         payload = training_payload(db, project.id, Source(args.source), config)
         result = wait_for_job(
-            db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
+            db, args.home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
         )
         report = get_reward_model(db, result["reward_model_id"]).report
     accuracy = "not measured"
@@ -360,18 +349,17 @@ def run_reward(args: argparse.Namespace) -> int:
 
 
 def run_policy(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
     if args.run_here is not None:
         from rlhf_lab.engine.distributed_launch import run_policy_worker  # imports torch
 
-        status = run_policy_worker(home, args.run_here)
+        status = run_policy_worker(args.home, args.run_here)
         return 0 if status is not RunStatus.FAILED else 1
-    with open_existing_database(home) as db:
-        run_id = _submit_or_resume(args, db, home)
+    with open_existing_database(args.home) as db:
+        run_id = _submit_or_resume(args, db)
         job = run_control.last_job(db, run_id)
         assert job is not None
         known = {event.id for event in events(db, run_id)}
-        result = wait_for_job(db, home, job, f"run {run_id}")
+        result = wait_for_job(db, args.home, job, f"run {run_id}")
         for event in events(db, run_id):
             if event.kind is EventKind.NOTE and event.id not in known:
                 print(f"run {run_id}: {event.payload['words']}", file=sys.stderr)
@@ -386,7 +374,7 @@ def run_policy(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int:
+def _submit_or_resume(args: argparse.Namespace, db: Database) -> int:
     """Submit a new run or resume one; returns its id. Raises ConfigError for options that are not allowed with --resume."""
     if args.resume is not None:
         names = [
@@ -405,7 +393,7 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
                 f"--resume continues the run with its settings, without {', '.join(rejected_options)}. Change beta, "
                 "lr and the reward model with `control`, --processes here, and other settings in a new run."
             )
-        run_control.resume(db, home, args.resume, args.processes)
+        run_control.resume(db, args.home, args.resume, args.processes)
         return int(args.resume)
     project = pick_project(db, args.project)
     config: PolicyConfig = from_args(
@@ -414,7 +402,7 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
     terms = check_terms([parse_term(text) for text in args.reward or []])
     run = run_control.start_run(
-        db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms,
+        db, args.home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts, reward_terms=terms,
         track=args.track,
     )  # fmt: skip
     reward_model = reward_model_of(db, run.reward_model_id)
@@ -424,24 +412,22 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
 
 
 def run_complete(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
+    with open_existing_database(args.home) as db:
         project = pick_project(db, args.project)
         payload = {"prompts": args.prompt, "checkpoint": args.checkpoint, "seed": args.seed}
         if args.temperature is not None:
             payload["temperature"] = checked_temperature(args.temperature)
         if args.reward_model is not None:
             payload["reward_model_id"] = args.reward_model
-        result = wait_for_job(db, home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")
+        result = wait_for_job(db, args.home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")
     text = "\n\n".join(f"{p}\n  {t.strip()}" for p, t in zip(args.prompt, result["texts"], strict=True))
     print_result(args, result, f"{result['note']}\n\n{text}" if result["note"] else text)
     return 0
 
 
 def run_runs(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
-        run_lock.mark_interrupted_runs(db, home)
+    with open_existing_database(args.home) as db:
+        run_lock.mark_interrupted_runs(db, args.home)
         listed = runs(db, args.project, made_elsewhere=True)
     rows = [
         {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}
@@ -454,9 +440,8 @@ def run_runs(args: argparse.Namespace) -> int:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
+    with open_existing_database(args.home) as db:
         print("stopping the engine (up to 20 seconds) …", file=sys.stderr, flush=True)
-        stopped = engine_process.stop_engine(db, home)
+        stopped = engine_process.stop_engine(db, args.home)
     print_result(args, {"stopped": stopped}, "the engine has ended" if stopped else "no engine was running")
     return 0

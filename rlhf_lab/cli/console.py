@@ -21,6 +21,7 @@ from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.projects import current_project, open_project
 
+LAST_PROJECT = "the project opened last"  # that a command uses without --project
 PROMPT_SET_HELP = f"prompts of a new project: {', '.join(PROMPT_SETS)} (default: chosen for the model)"
 MAX_NEW_TOKENS_HELP = "longest text of a new project, in tokens (default 64)"
 PROPOSED_TEMPERATURE = "default: the model's own, else 0.7 with a chat template and 1 without"
@@ -32,21 +33,38 @@ class ProgressReporter(Protocol):
     def __call__(self, fraction: float, eta_s: float | None, message: str = "", *, new_phase: bool = False) -> None: ...
 
 
-def add_command(subparsers: Any, name: str, summary: str, details: str = "") -> argparse.ArgumentParser:
-    """Add a command. The list of commands shows the summary; its own --help starts with the summary and the details."""
-    description = f"{summary[:1].upper()}{summary[1:]}. {details}".rstrip()
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=description)
+def full_path(text: str) -> Path:
+    """The type of an argument that names a file or a folder."""
+    return Path(text).expanduser().resolve()
+
+
+def add_command(
+    subparsers: Any, name: str, summary: str, details: str = "", *, run: Any, project: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command with --home and --json. The list of commands shows the summary; its own --help starts with the summary and
+    the details.
+
+    project: adds --project, and says for the help which project, or which ones, the command uses without it.
+    """
+    parser = add_plain_command(subparsers, name, summary, details, run=run)
+    home = default_home()
+    parser.add_argument(
+        "--home", type=full_path, default=full_path(str(home)), help=f"the lab's folder (default {home})"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
+    if project:
+        parser.add_argument("--project", type=int, default=None, help=f"project id (default: {project})")
     return parser
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
-
-
-def add_project_argument(parser: argparse.ArgumentParser, default: str = "the project opened last") -> None:
-    """Add --project. default: which project, or which ones, the command uses without it, for the help."""
-    parser.add_argument("--project", type=int, default=None, help=f"project id (default: {default})")
+def add_plain_command(
+    subparsers: Any, name: str, summary: str, details: str, *, run: Any = None
+) -> argparse.ArgumentParser:
+    """Add a command that uses no lab."""
+    description = f"{summary[:1].upper()}{summary[1:]}. {details}".rstrip()
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=description)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_open_argument(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +101,6 @@ def chat_settings(args: argparse.Namespace) -> ChatSettings | None:
     if args.system_prompt is None and args.template_arguments is None:
         return None
     return ChatSettings(args.system_prompt or "", parse_template_arguments(args.template_arguments or ""))
-
-
-def resolve_home(args: argparse.Namespace) -> Path:
-    return (args.home or default_home()).expanduser().resolve()
 
 
 def open_existing_database(home: Path) -> Database:

@@ -2,10 +2,10 @@
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, open_existing_database, print_result
 from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
@@ -14,15 +14,18 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 
-#: action -> names of its arguments
-ACTIONS: dict[str, tuple[str, ...]] = {
-    "pause": (),
-    "resume": (),
-    "stop": (),
-    "set": ("NAME", "VALUE"),
-    "switch-reward": ("REWARD_MODEL",),
-    "rename": ("NAME",),
-    "delete": (),
+#: action -> names of its values, and what it does with them: (db, home, run_id, *values)
+ACTIONS: dict[str, tuple[tuple[str, ...], Callable[..., object]]] = {
+    "pause": ((), lambda db, _home, run_id: run_control.pause(db, run_id)),
+    "resume": ((), run_control.resume),
+    "stop": ((), lambda db, _home, run_id: run_control.stop(db, run_id)),
+    "set": (
+        ("NAME", "VALUE"),
+        lambda db, _home, run_id, name, value: run_control.set_live_setting(db, run_id, name, value),
+    ),
+    "switch-reward": (("REWARD_MODEL",), lambda db, _home, run_id, text: _switch_reward_model(db, run_id, text)),
+    "rename": (("NAME",), lambda db, _home, run_id, name: run_control.rename(db, run_id, name)),
+    "delete": ((), run_control.delete),
 }
 
 SET_HELP = (
@@ -32,28 +35,26 @@ SET_HELP = (
 
 
 def add_parser(subparsers: Any) -> None:
-    usage = " | ".join(" ".join([action, *values]) for action, values in ACTIONS.items())
-    parser = add_command(subparsers, "control", "pause, resume, stop or change a run", f"Actions: {usage}.")
-    add_common_arguments(parser)
+    usage = " | ".join(" ".join([action, *names]) for action, (names, _) in ACTIONS.items())
+    parser = add_command(subparsers, "control", "pause, resume, stop or change a run", f"Actions: {usage}.", run=run)
     parser.add_argument("run_id", type=int, metavar="RUN", help="id of the run (see `runs`)")
     parser.add_argument("action", choices=list(ACTIONS), help=SET_HELP)
     parser.add_argument("values", nargs="*", metavar="VALUE", help=usage)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    home, expected = resolve_home(args), ACTIONS[args.action]
+    expected, apply = ACTIONS[args.action]
     if len(args.values) != len(expected):
         expected_text = " ".join(expected) or "no value"
         raise ConfigError(f"{args.action} takes {expected_text}, but got {pluralize(len(args.values), 'value')}.")
-    with open_existing_database(home) as db:
-        run_lock.mark_interrupted_runs(db, home)
-        _apply_action(db, home, args.run_id, args.action, args.values)
+    with open_existing_database(args.home) as db:
+        run_lock.mark_interrupted_runs(db, args.home)
+        apply(db, args.home, args.run_id, *args.values)
         if args.action == "delete":
             print_result(args, {"run": args.run_id, "deleted": True}, f"run {args.run_id} is deleted")
             return 0
         if run_control.open_job(db, args.run_id) is not None:
-            engine_process.ensure_engine(db, home)  # an engine has to apply the event
+            engine_process.ensure_engine(db, args.home)  # an engine has to apply the event
         current = get_run(db, args.run_id)
     request = " ".join([args.action, *args.values])
     result = {"run": current.id, "name": current.name, "asked": request, "status": current.status, "step": current.step}
@@ -66,31 +67,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _apply_action(db: Database, home: Path, run_id: int, action: str, values: list[str]) -> None:
-    if action == "pause":
-        run_control.pause(db, run_id)
-    elif action == "resume":
-        run_control.resume(db, home, run_id)
-    elif action == "stop":
-        run_control.stop(db, run_id)
-    elif action == "set":
-        run_control.set_live_setting(db, run_id, values[0], values[1])
-    elif action == "switch-reward":
-        _switch_reward_model(db, run_id, _parse_id("the reward model", values[0]))
-    elif action == "rename":
-        run_control.rename(db, run_id, values[0])
-    else:
-        run_control.delete(db, home, run_id)
-
-
-def _switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
+def _switch_reward_model(db: Database, run_id: int, text: str) -> None:
+    try:
+        reward_model_id = int(text)
+    except ValueError:
+        raise ConfigError(f'the reward model = "{text}" is not a number.') from None
     run_control.switch_reward_model(db, run_id, reward_model_id)
     if warning := run_control.accuracy_warning(get_reward_model(db, reward_model_id).report):
         print(f"reward model {reward_model_id}: {warning}", file=sys.stderr)
-
-
-def _parse_id(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f'{name} = "{text}" is not a number.') from None

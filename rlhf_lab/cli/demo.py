@@ -24,7 +24,6 @@ from rlhf_lab.cli.console import (
     ProgressReporter,
     add_chat_arguments,
     add_command,
-    add_common_arguments,
     add_open_argument,
     chat_settings,
     engine_lock,
@@ -161,8 +160,8 @@ def add_parser(subparsers: Any) -> None:
         "demo",
         "the whole loop without a browser, with simulated labels; prints measurements",
         "Without --home it works in a temporary folder that is deleted at the end.",
+        run=run,
     )
-    add_common_arguments(parser)
     add_open_argument(parser)
     parser.add_argument(
         "--labels", type=int, default=60, help="pairs the judge labels before the policy is trained (default 60)"
@@ -205,13 +204,13 @@ def add_parser(subparsers: Any) -> None:
     add_arguments(
         parser, RewardConfig, skip=tuple(item.name for item in fields_of(RewardConfig) if item.name not in ATTRIBUTES)
     )
-    parser.set_defaults(run=run, home=None, project=None)
+    parser.set_defaults(home=None, project=None)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo, in a temporary home unless --home is given. Raises LabError."""
     if args.home is not None:
-        result = demo(args, args.home.expanduser().resolve())
+        result = demo(args, args.home)
     else:
         with tempfile.TemporaryDirectory(prefix="rlhf-lab-demo-") as home:
             result = demo(args, Path(home))

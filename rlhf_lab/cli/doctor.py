@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, print_result
 from rlhf_lab.common.bundled_assets import embedded_model_folder, weights_digest
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState
 from rlhf_lab.common.paths import database_url_override
@@ -69,15 +69,14 @@ def add_parser(subparsers: Any) -> None:
         "doctor",
         "check this installation and this home",
         "It suggests a remedy for each problem. The exit status is 1 if there is one.",
+        run=run,
     )
-    add_common_arguments(parser)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port of the page (default {DEFAULT_PORT})")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run all checks. The exit status is 1 if one fails."""
-    home = resolve_home(args)
+    home: Path = args.home
     checks: dict[str, Callable[[], str]] = {
         "system": lambda: f"Python {platform.python_version()} on {platform.platform()}",
         "packages": lambda: ", ".join(f"{name} {version(name)}" for name in PACKAGES),

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    LAST_PROJECT,
     add_command,
-    add_common_arguments,
-    add_project_argument,
+    add_plain_command,
     open_existing_database,
     print_result,
     progress_reporter,
-    resolve_home,
 )
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
@@ -51,7 +50,7 @@ LABEL_TRAINERS = {"reward": "Reward", "dpo": "DPO"}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(
+    parser = add_plain_command(
         subparsers,
         "export",
         "write labels, a run or a reward model as files that other tools read",
@@ -179,19 +178,17 @@ def _label_options(args: argparse.Namespace, db: Database, project: Project) -> 
 
 def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) -> argparse.ArgumentParser:
     """Add a kind of export. export: function (args, db, home, out) -> list of written paths."""
-    parser = add_command(subparsers, name, help_text)
-    add_common_arguments(parser)
-    add_project_argument(parser)
+    parser = add_command(subparsers, name, help_text, run=run, project=LAST_PROJECT)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to; created if missing")
     parser.add_argument("--force", action="store_true", help="replace existing files")
-    parser.set_defaults(run=run, export=export, push=None)
+    parser.set_defaults(export=export, push=None)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    home, out = resolve_home(args), args.out.expanduser().resolve()
-    with open_existing_database(home) as db:
-        paths: list[Path] = args.export(args, db, home, out)
+    out = args.out.expanduser().resolve()
+    with open_existing_database(args.home) as db:
+        paths: list[Path] = args.export(args, db, args.home, out)
     files = [str(file) for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
     if args.push is None:
         print_result(args, {"files": files}, "\n".join(files))

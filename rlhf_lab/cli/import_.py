@@ -6,14 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    LAST_PROJECT,
     MAX_NEW_TOKENS_HELP,
     add_command,
-    add_common_arguments,
     add_open_argument,
-    add_project_argument,
     open_existing_database,
     print_result,
-    resolve_home,
     show_project,
 )
 from rlhf_lab.common.chat_format import UnreadableError
@@ -39,11 +37,11 @@ def add_parser(subparsers: Any) -> None:
         "import",
         "import preferences from a file or a Hub data set",
         "Try --preview first. Formats: docs/FORMATS.md.",
+        run=run,
+        project=LAST_PROJECT,
     )
-    add_common_arguments(parser)
     add = parser.add_argument
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
-    add_project_argument(parser)
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add_open_argument(parser)
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
@@ -77,20 +75,18 @@ def add_parser(subparsers: Any) -> None:
     add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
     add("--preview", action="store_true", help="print what would be imported, and write nothing")
     add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="maximum size of a file, uncompressed")
-    parser.set_defaults(run=run)
     parser = add_command(
         subparsers,
         "imports",
         "list the imports of a project, or undo one",
         "Undoing removes the votes of the import, and its pairs unless somebody else has voted on them.",
+        run=run_imports,
+        project=LAST_PROJECT,
     )
-    add_common_arguments(parser)
-    add_project_argument(parser)
     parser.add_argument(
         "--undo", type=int, default=None, metavar="ID", help="print what undoing an import would remove"
     )
     parser.add_argument("--yes", action="store_true", help="with --undo: undo it")
-    parser.set_defaults(run=run_imports)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             format_preview(summary),
         )
         return 1 if summary["broken"] else 0
-    with Database.open(resolve_home(args)) as db:
+    with Database.open(args.home) as db:
         if args.new_project is not None:
             prompts = parsed.split_by_prompt
             if not prompts or (parsed.errors and not args.skip_broken):
@@ -134,8 +130,8 @@ def _import_target(args: argparse.Namespace, project_id: int) -> ImportTarget:
 
 def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
     """A preview of an import into a project, which may not exist yet. Writes nothing."""
-    if args.new_project is None and lab_exists(resolve_home(args)):
-        with Database.open(resolve_home(args)) as db:
+    if args.new_project is None and lab_exists(args.home):
+        with Database.open(args.home) as db:
             if args.project is not None or current_project(db) is not None:
                 project_id = pick_project(db, args.project).id
                 parsed = adapt_to_project(db, parsed, project_id)
@@ -144,7 +140,7 @@ def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
 
 
 def run_imports(args: argparse.Namespace) -> int:
-    with open_existing_database(resolve_home(args)) as db:
+    with open_existing_database(args.home) as db:
         project_id = pick_project(db, args.project).id
         if args.undo is None:
             batches = project_imports(db, project_id)

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    LAST_PROJECT,
     add_command,
-    add_common_arguments,
-    add_project_argument,
+    full_path,
     open_existing_database,
     print_result,
-    resolve_home,
 )
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
@@ -30,38 +29,36 @@ def add_parser(subparsers: Any) -> None:
         "import-run",
         "import the metrics of a run that was made elsewhere, to compare it under Runs & data",
         "The lab has no model of such a run: it can be compared, renamed and deleted, and nothing else.",
+        run=run,
+        project=LAST_PROJECT,
     )
-    add_common_arguments(parser)
-    add_project_argument(parser)
     add = parser.add_argument
-    add("file", metavar="FILE|FOLDER", type=Path, nargs="?",
+    add("file", metavar="FILE|FOLDER", type=full_path, nargs="?",
         help="trainer_state.json of TRL or the folder with it, or a JSON Lines, JSON, CSV or Parquet file with a row for each "
              "step")  # fmt: skip
     add("--name", default=None, help="its name in the lab (default: that of the file's folder)")
     add("--updates-per-step", type=int, default=1, metavar="N",
         help="make a step of N of the file's (README of a recipe); values are the means (default 1)")  # fmt: skip
     add("--undo", type=int, default=None, metavar="RUN", help="delete a run that was imported")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Raises LabError."""
     if (args.file is None) == (args.undo is None):
         raise ConfigError("Give the file with the metrics, or --undo with the id of a run.")
-    home = resolve_home(args)
     if args.undo is not None:
-        with open_existing_database(home) as db:
+        with open_existing_database(args.home) as db:
             if not get_run(db, args.undo, made_elsewhere=True).outside_file:
                 raise ConfigError(f"Run {args.undo} is one of the lab's own. Delete it on the page under Runs & data.")
-            delete(db, home, args.undo)
+            delete(db, args.home, args.undo)
         print_result(args, {"deleted": args.undo}, f"run {args.undo} was deleted")
         return 0
-    path = args.file.expanduser().resolve()
+    path: Path = args.file
     metrics = read_metrics(path, args.updates_per_step)
     folder = path if path.is_dir() else path.parent
     name = check_name(args.name or visible(f"{folder.name}/{metrics.file}")[-MAX_RUN_NAME_CHARS:])
     source = {"file": metrics.file, "sha256": metrics.digest, "updates_per_step": args.updates_per_step}
-    with open_existing_database(home) as db:
+    with open_existing_database(args.home) as db:
         run_id = add_outside_run(db, pick_project(db, args.project).id, name, source, metrics.steps)
     names = sorted({name for values in metrics.steps.values() for name in values})
     notes = [f"run {run_id}: {pluralize(len(metrics.steps), 'step')}, {pluralize(len(names), 'metric')}"]

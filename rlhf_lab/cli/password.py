@@ -5,20 +5,20 @@ import getpass
 import sys
 from typing import Any
 
-from rlhf_lab.cli.console import add_command
+from rlhf_lab.cli.console import add_plain_command
 from rlhf_lab.common.passwords import hash_password
 from rlhf_lab.common.program_names import page_command
 from rlhf_lab.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(
+    add_plain_command(
         subparsers,
         "password",
         f"hash a password, for a line of `{page_command()} --auth-file`",
         "The password is read from the terminal, or from one line of standard input.",
+        run=run,
     )
-    parser.set_defaults(run=run)
 
 
 def run(_: argparse.Namespace) -> int:

@@ -7,12 +7,10 @@ import argparse
 from typing import Any
 
 from rlhf_lab.cli.console import (
+    LAST_PROJECT,
     add_command,
-    add_common_arguments,
-    add_project_argument,
     open_existing_database,
     print_result,
-    resolve_home,
 )
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.text import pluralize
@@ -32,15 +30,15 @@ def add_parser(subparsers: Any) -> None:
         "people",
         "list the names that the lab knows, or remove a person",
         "The list shows experts and the accuracy on gold pairs. Options make a person an expert or end a pause.",
+        run=run,
+        project=LAST_PROJECT,
     )
-    add_common_arguments(parser)
     parser.add_argument(
         "--erase",
         metavar="NAME",
         help="remove this person from every project, permanently; the votes are kept without the name",
     )
     parser.add_argument("--votes", action="store_true", help="with --erase: also remove their votes and notes")
-    add_project_argument(parser)
     decision = parser.add_mutually_exclusive_group()
     decision.add_argument(
         "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
@@ -48,19 +46,18 @@ def add_parser(subparsers: Any) -> None:
     decision.add_argument("--no-expert", metavar="NAME", help="no longer an expert")
     decision.add_argument("--end-pause", metavar="NAME", help="end a pause: the count of their gold answers is reset")
     parser.add_argument("--yes", action="store_true", help="with --erase: carry it out")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    home, name = resolve_home(args), args.erase
+    name = args.erase
     if name is None and (args.votes or args.yes):
         raise ConfigError("--votes and --yes need --erase NAME.")
-    with open_existing_database(home) as db:
+    with open_existing_database(args.home) as db:
         if name is None:
             _decide(db, args)
             _list(db, args)
             return 0
-        count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
+        count = erase_person_data(db, args.home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
     votes_outcome = "deleted" if args.votes else "kept without the name"
     message = (
         f"{name} {'is' if args.yes else 'would be'} removed from this lab; {pluralize(count, 'vote')} {votes_outcome}."

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, print_result, progress_reporter
 from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, SHIPPED_PAIRS_TEMPERATURE, weights_digest
 from rlhf_lab.common.process_env import thread_count
 from rlhf_lab.common.seeding import derive_seed
@@ -26,15 +26,15 @@ PAIRS_PER_SET = 14
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "pretrain", "train the embedded model from the grammar in this repository")
+    parser = add_command(
+        subparsers, "pretrain", "train the embedded model from the grammar in this repository", run=run
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the model (a plain transformers folder)")
     parser.add_argument(
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: OMP_NUM_THREADS, or all cores")
-    add_common_arguments(parser)
     add_arguments(parser, PretrainConfig)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, print_result, progress_reporter
 from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import first_items, pluralize, split_lines
 from rlhf_lab.config.base import add_arguments, from_args
@@ -19,15 +19,15 @@ from rlhf_lab.training.sft import SFTConfig, SFTRow, check_mergeable, encode_exa
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = add_command(subparsers, "sft", "supervised fine-tuning: train on given responses, write a model folder")
+    parser = add_command(
+        subparsers, "sft", "supervised fine-tuning: train on given responses, write a model folder", run=run
+    )
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument(
         "--data", type=Path, required=True, help='JSON Lines: one {"prompt": ..., "response": ...} per line'
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model; give it as --model elsewhere")
-    add_common_arguments(parser)
     add_arguments(parser, SFTConfig)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, open_existing_database, print_result
 from rlhf_lab.errors import ConfigError
 
 
@@ -14,8 +14,8 @@ def add_parser(subparsers: Any) -> None:
         "share",
         "write a run as one HTML file that opens without a lab and without a network",
         "It shows curves, samples, tokens and settings, holds blind pairs for its readers, and prints as a report.",
+        run=run,
     )
-    add_common_arguments(parser)
     parser.add_argument("run_id", metavar="RUN", type=int, help="id of the run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write, such as page.html")
     parser.add_argument("--names", action="store_true", help="name the people who labelled (default: nobody)")
@@ -23,7 +23,6 @@ def add_parser(subparsers: Any) -> None:
         "--index", action="store_true", help="also write index.html beside it, a list of the folder's pages"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,9 +33,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.index and args.out.name == INDEX:
         raise ConfigError(f"--index writes {INDEX} beside the page. Choose another name for the page.")
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
-        recording = record(Context(home, db), args.run_id, names=args.names)
+    with open_existing_database(args.home) as db:
+        recording = record(Context(args.home, db), args.run_id, names=args.names)
         write_page(recording, args.out, force=args.force)
     if args.index:
         write_index(args.out.parent, force=args.force)

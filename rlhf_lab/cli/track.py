@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from rlhf_lab.cli.console import add_command, add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import add_command, open_existing_database, print_result
 from rlhf_lab.common.process_env import hide_environment
 from rlhf_lab.common.records import TRACKER_KEY, Run
 from rlhf_lab.errors import ClaimedError, ConfigError
@@ -22,8 +22,8 @@ def add_parser(subparsers: Any) -> None:
         "log a run to trackio, Weights & Biases or TensorBoard",
         "It sends the steps that the tracker lacks, and follows a run in progress until it ends. A run that is started with "
         "--track needs no such command (docs/COMMAND_LINE.md).",
+        run=run,
     )
-    add_common_arguments(parser)
     parser.add_argument("run_id", metavar="RUN", type=int, help="id of the run")
     parser.add_argument(
         "--to", required=True, metavar="TRACKER", help="trackio, wandb or tensorboard; trackio:PROJECT, wandb:PROJECT"
@@ -32,7 +32,6 @@ def add_parser(subparsers: Any) -> None:
         "--wait", type=float, default=0.0, metavar="SECONDS",
         help="how long to wait for another process that logs the run to the same tracker (default 0)",
     )  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def set_route(run: Run, to: str) -> Tracker:
@@ -53,13 +52,12 @@ def run(args: argparse.Namespace) -> int:
     hide_environment()
     from rlhf_lab.engine.tracker_process import RunLogger
 
-    home = resolve_home(args)
     if hasattr(os, "nice"):
         os.nice(10)  # the training comes first
-    with open_existing_database(home) as db, contextlib.redirect_stdout(sys.stderr):  # trackers print
+    with open_existing_database(args.home) as db, contextlib.redirect_stdout(sys.stderr):  # trackers print
         try:
             tracker = set_route(get_run(db, args.run_id), args.to)
-            position = RunLogger(db, home, args.run_id, tracker).execute(args.wait)
+            position = RunLogger(db, args.home, args.run_id, tracker).execute(args.wait)
         except (ConfigError, ClaimedError) as error:
             if args.wait:  # of the engine, which does not read what this process prints
                 add_note(db, args.run_id, f"not logged to {args.to}: {error}", 0, tracker=1)
