@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, Role
+from rlhf_lab.common.records import LabelSnapshot, RewardPredictionStats, Role
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -56,9 +56,7 @@ def test_a_model_summary_has_accuracy_and_label_source(ctx):
         "source_text": "simulated by cheerful",
     }  # fmt: skip
     assert state["labels"]["goals"] == {"human": 10, "simulated": 34}
-    assert state["prediction_stats"]["simulated"] == {
-        "right": 0, "decided": 0, "low": 0.0, "high": 1.0, "chosen_right": 0, "chosen_decided": 0,
-    }  # fmt: skip
+    assert state["prediction_stats"]["simulated"] == RewardPredictionStats(right=0, decided=0, low=0.0, high=1.0)
 
 
 def test_the_instant_reward_model_stands_beside(ctx):

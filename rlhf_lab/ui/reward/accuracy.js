@@ -101,7 +101,7 @@ function overfitWarning(gap) {
   </p>`;
 }
 
-/** @param {import('../api_types').PredictionStats} stats */
+/** @param {import('../api_types').RewardPredictionStats} stats */
 export function predictionsText({
   right,
   decided,

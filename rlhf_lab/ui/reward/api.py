@@ -1,20 +1,12 @@
 """Screen "Reward model": train one, see its accuracy and calibration, and the score of each word of a text."""
 
-import base64
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NotRequired, Required
+from typing import NotRequired
 
 import gradio as gr
-import numpy as np
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.chat_format import turns_of_prompt
-from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.person_names import is_blank
-from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardPredictionStats, Role
+from rlhf_lab.common.records import Job, RewardPredictionStats, Role
 from rlhf_lab.common.text_attributes import ATTRIBUTES, attribute_labels, ignored_in
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
@@ -23,31 +15,25 @@ from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.quality.queries import request_new_vote, restore_vote
 from rlhf_lab.store.blind_tests import open_test_models
-from rlhf_lab.store.features import StoredText
-from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
-from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
-from rlhf_lab.store.votes import next_unvoted_pair, vote_counts
+from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.reward.check import CheckView, check_view, start_check
+from rlhf_lab.ui.reward.explanation import ExplainText, Explanation, explanation_view, submit_explanation
+from rlhf_lab.ui.reward.model_report import RewardReport, model_detail, thin_and_round
 from rlhf_lab.ui.run_views.stage_estimates import estimates_key, reward_sentences
-from rlhf_lab.ui.shared.api import Api, LongText, Payload
+from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
-from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
+from rlhf_lab.ui.shared.crowd import sees_comparisons
 from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, SettingsQuery, parse_settings
-from rlhf_lab.ui.shared.generation_requests import own_job, submit_short_jobs
+from rlhf_lab.ui.shared.generation_requests import own_job
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("reward")
-MAX_TEXT_CHARS = 4000  # of a text to explain, including its prompt
-MAX_POINTS = 300  # of a loss curve
 MAX_LISTED = 50  # reward models
-MIN_INFLUENCE = 0.005  # of a label that is shown, in sd
-MAX_LABELS_SHOWN = 3  # that raise a score, and that lower it
-MAX_LOG_ODDS = 18.0
 MIN_DECIDED_LABELS = 2  # needed for a training
 
 
@@ -74,16 +60,6 @@ class TrainAsVisitor(Payload):
     """As TrainReward, in demo mode: from people's labels, with the default settings."""
 
     last_training: int | None = None
-
-
-class ExplainText(Payload):
-    """tokens: the first of some tokens of the text and the end, to explain what they add to the score; None for the whole
-    text."""
-
-    model: int
-    prompt: LongText = ""
-    text: LongText = ""
-    tokens: tuple[int, int] | None = None
 
 
 class ChooseAttribute(Payload):
@@ -141,17 +117,6 @@ class LabelCounts(TypedDict):
     visitor_goal: NotRequired[int]
 
 
-class PredictionStats(TypedDict):
-    """How often votes were predicted; chosen: on pairs that were chosen because they are informative."""
-
-    right: float
-    decided: int
-    low: float
-    high: float
-    chosen_right: float
-    chosen_decided: int
-
-
 class InstantAccuracy(TypedDict):
     source: Source
     decided: int
@@ -173,101 +138,9 @@ class RewardState(TypedDict):
     cancelled: bool
     failed: str
     labels: LabelCounts
-    prediction_stats: dict[Source, PredictionStats]
+    prediction_stats: dict[Source, RewardPredictionStats]
     instant: InstantAccuracy | None
     estimates_key: str
-
-
-class ExampleText(TypedDict):
-    """A text to explain. tag: what is known about it."""
-
-    prompt: str
-    turns: list[dict[str, str]]
-    text: str
-    tag: str
-
-
-class Disagreement(TypedDict):
-    """A label that the model would have decided otherwise. probability: that it gave this label."""
-
-    turns: list[dict[str, str]]
-    chosen: str
-    rejected: str
-    probability: float
-
-
-class AttributeRow(TypedDict):
-    """What labels say about an attribute of the texts. odds: by what `step_text` multiplies the odds of being preferred;
-    low, high: 95 % interval; None if they are not measured."""
-
-    name: str
-    label: str
-    step_text: str
-    odds: float | None
-    low: float | None
-    high: float | None
-    is_ignored: bool
-
-
-class RewardReport(TypedDict):
-    """The constant facts about a reward model. calibration: (confidence, accuracy, pairs) of each bin; scores: (score, texts)."""
-
-    id: int
-    counts_hidden: bool
-    ties: int
-    folds: int
-    train_accuracy: float | None
-    chosen_scores: list[tuple[float, int]]
-    rejected_scores: list[tuple[float, int]]
-    length_correlation: float | None
-    loss: list[float]
-    pooling: str | None
-    warm_start: bool
-    adapter_rejected: bool
-    note: str
-    seconds: float | None
-    example_texts: list[ExampleText]
-    calibration: list[tuple[float, float, int]]
-    calibration_error: float | None
-    disagreements: list[Disagreement]
-    attributes: list[AttributeRow]
-
-
-class LabelBehindScore(TypedDict):
-    """A label and by how much it raises the score of a text, in sd of the base's texts."""
-
-    vote: int
-    turns: list[dict[str, str]]
-    chosen: str
-    rejected: str
-    is_tie: bool
-    influence: float
-
-
-class InstantExplanation(TypedDict):
-    """A text's score by the head that is fitted after every vote, with its 95 % interval, and the labels that raise and lower it
-    most; for some tokens of a text, what they add to the score. ignores: the attributes of texts that scores ignore."""
-
-    score: float
-    low: float
-    high: float
-    labels: list[LabelBehindScore]
-    ignores: str
-
-
-class Explanation(TypedDict, total=False):
-    """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one.
-    has_adapter: whether the reward model has a trained adapter, which `instant` does not explain. instant: None for others than
-    the operator, since it shows how labels were given, and before the head has learnt anything."""
-
-    is_waiting: Required[bool]
-    running: bool
-    failure: str
-    score: float
-    tokens: list[str]
-    token_scores: list[float] | None
-    has_adapter: bool
-    instant: InstantExplanation | None
 
 
 def build(ctx: Context) -> None:
@@ -290,7 +163,7 @@ def state(ctx: Context, query: Payload) -> RewardState:
     cached = ctx.cache.get("reward/state", 1.0, lambda: screen_state(ctx))
     if sees_comparisons(ctx):
         return cached
-    none = {source: prediction_stats_view(RewardPredictionStats(0, 0, 0.0, 1.0)) for source in Source}
+    none = dict.fromkeys(Source, RewardPredictionStats(0, 0, 0.0, 1.0))
     training: Training | None = {**cached["job"], "loss": [], "note": ""} if cached["job"] else None
     return {**cached, "prediction_stats": none, "job": training}
 
@@ -395,70 +268,12 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
     return job
 
 
-def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Job:
-    """Have the engine score each word of a text for this annotator. Raises LabError for an empty or very long text."""
-    if is_blank(request.text[: MAX_TEXT_CHARS + 1]) or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
-        raise LabError(f"Enter a text of 1 to {MAX_TEXT_CHARS} characters, including the prompt.")
-    get_reward_model(ctx.db, request.model)
-    items: list[dict[str, Any]] = [{"prompt": request.prompt, "text": request.text}]
-    if request.tokens is not None:
-        first, end = request.tokens
-        if not 0 <= first < end:
-            raise LabError("There are no such words in the text. Press Show words, and choose a word.")
-        items[0] |= {"first": first, "end": end}
-    job_payload = {"reward_model_id": request.model, "items": items, REQUESTER_KEY: annotator}
-    return submit_short_jobs(ctx, JobKind.EXPLAIN, annotator, [job_payload])[0]
-
-
 @api.action(TakeOutLabel, role=Role.OPERATOR)
 def take_out_label(ctx: Context, payload: TakeOutLabel) -> None:
     """Undo a label, so that nothing learns from it and its annotator may see the pair again; or make it count again."""
     change = restore_vote if payload.put_back else request_new_vote
     change(ctx.db, ctx.project.id, payload.vote)
     ctx.instant_reward.labels_changed()
-
-
-def explanation_view(ctx: Context, job: Job) -> Explanation:
-    """An EXPLAIN job for the page: waiting, failed, or its one result."""
-    if job.status in UNFINISHED_JOB_STATUSES:
-        return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
-    if job.status is not JobStatus.DONE or not job.result:
-        return {"is_waiting": False, "failure": job.error or "It was cancelled."}
-    item, asked = job.result["items"][0], job.payload["items"][0]
-    text = StoredText(asked["prompt"], asked["text"])
-    return {
-        "is_waiting": False, "score": item["score"], "tokens": item["tokens"], "token_scores": item["token_scores"],
-        "has_adapter": bool(job.result.get("has_adapter")),
-        "instant": instant_explanation(ctx, item.get("features", ""), text, item.get("share", 1.0))
-        if ctx.is_operator() else None,
-    }  # fmt: skip
-
-
-def instant_explanation(ctx: Context, features: str, text: StoredText, share: float) -> InstantExplanation | None:
-    """The labels behind the score of a text. features, share: as in the result of an EXPLAIN job."""
-    vector = np.frombuffer(base64.b64decode(features), "<f2").astype(np.float32)
-    if not len(vector) or not np.isfinite(vector).all():
-        return None
-    explained = ctx.instant_reward.explain(ctx.project.id, vector, text, share)
-    if explained is None:
-        return None
-    ordered = sorted(explained.influences.items(), key=lambda item: item[1])
-    extreme = [(vote, x) for vote, x in ordered[: -MAX_LABELS_SHOWN - 1 : -1] if x >= MIN_INFLUENCE]
-    extreme += [(vote, x) for vote, x in ordered[:MAX_LABELS_SHOWN] if x <= -MIN_INFLUENCE]
-    labels = comparisons_by_vote(ctx.db, [vote for vote, _ in extreme])
-    return {
-        "score": explained.score,
-        "low": explained.score - explained.half_width, "high": explained.score + explained.half_width,
-        "ignores": attribute_labels(ctx.instant_reward.figures(ctx.project.id).ignored),
-        "labels": [
-            {
-                "vote": vote, "turns": turns_of_prompt(labels[vote].prompt), "chosen": labels[vote].chosen.strip(),
-                "rejected": labels[vote].rejected.strip(), "is_tie": labels[vote].tie, "influence": influence,
-            }
-            for vote, influence in extreme
-            if vote in labels
-        ],
-    }  # fmt: skip
 
 
 def screen_state(ctx: Context) -> RewardState:
@@ -483,7 +298,7 @@ def screen_state(ctx: Context) -> RewardState:
         "cancelled": latest is not None and latest.status is JobStatus.CANCELLED,
         "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
         "labels": labels,
-        "prediction_stats": {source: prediction_stats(ctx, source) for source in Source},
+        "prediction_stats": {source: prediction_accuracy(ctx.db, project.id, source) for source in Source},
         "instant": instant_accuracy(ctx),
         "estimates_key": estimates_key(ctx),
     }
@@ -500,18 +315,6 @@ def instant_accuracy(ctx: Context) -> InstantAccuracy | None:
     }  # fmt: skip
 
 
-def prediction_stats(ctx: Context, source: Source) -> PredictionStats:
-    """How often votes were predicted by the reward model that was the newest when they were cast."""
-    return prediction_stats_view(prediction_accuracy(ctx.db, ctx.project.id, source))
-
-
-def prediction_stats_view(stats: RewardPredictionStats) -> PredictionStats:
-    return {
-        "right": stats.right, "decided": stats.decided, "low": stats.low, "high": stats.high,
-        "chosen_right": stats.chosen_right, "chosen_decided": stats.chosen_decided,
-    }  # fmt: skip
-
-
 def training_view(ctx: Context, job: Job) -> Training:
     result = job.result or {}
     return {
@@ -519,11 +322,6 @@ def training_view(ctx: Context, job: Job) -> Training:
         "stage": result.get("stage", ""), "loss": thin_and_round(result.get("loss", [])), "note": result.get("note", ""),
         "status_text": retraining.training_status(ctx.db, ctx.project.id),
     }  # fmt: skip
-
-
-def thin_and_round(numbers: list[float]) -> list[float]:
-    """At most MAX_POINTS, with four significant digits."""
-    return [float(f"{x:.4g}") for x in downsample_values(numbers, MAX_POINTS)]
 
 
 def model_summary(row: ListedRewardModel) -> ModelSummary:
@@ -542,94 +340,3 @@ def source_text(row: ListedRewardModel) -> str:
     simulated = f"simulated by {names}" if names else "simulated"
     ignored = attribute_labels(ignored_in(row.config))
     return ("people" if row.source is Source.HUMAN else simulated) + (f"; ignores {ignored}" if ignored else "")
-
-
-def model_detail(ctx: Context, model: int, annotator: str | None = None) -> RewardReport:
-    """annotator: the name that the visitor's page sends. Raises StoreError if there is no such model."""
-    row = listed_model(ctx.db, ctx.project.id, model)
-    counts_hidden = not sees_comparisons(ctx)
-    if counts_hidden:
-        row = without_counts(row)
-    report, labels = row.report, training_labels(ctx, row, annotator)
-    return {
-        "id": row.id, "counts_hidden": counts_hidden,
-        "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
-        "chosen_scores": row.chosen_scores, "rejected_scores": row.rejected_scores,
-        "length_correlation": report.get("length_correlation"), "loss": thin_and_round(row.loss),
-        "pooling": row.config.get("pooling"), "warm_start": bool(row.config.get("warm_start")),
-        "adapter_rejected": (report.get("adapter") or {}).get("used") is False,
-        "note": report.get("note", ""), "seconds": report.get("seconds"),
-        "example_texts": example_texts(ctx, [labels[vote_id] for vote_id in row.examples if vote_id in labels]),
-        "calibration": [(predicted, right, pairs) for predicted, right, pairs in report.get("calibration") or ()],
-        "calibration_error": report.get("expected_calibration_error"),
-        "disagreements": disagreement_rows(row.disagreements, labels),
-        "attributes": attribute_rows(report.get("attribute_effects") or [], row.config),
-    }  # fmt: skip
-
-
-def attribute_rows(effects: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[AttributeRow]:
-    """The measured attributes and the ignored ones, in the order of ATTRIBUTES."""
-    by_name, rows = {effect["name"]: effect for effect in effects}, list[AttributeRow]()
-    for name, attribute in ATTRIBUTES.items():
-        is_ignored, effect = config.get(name) == "ignore", by_name.get(name)
-        if effect is not None or is_ignored:
-            odds, low, high = (
-                None if effect is None else odds_ratio(effect[key]) for key in ("log_odds", "low", "high")
-            )
-            rows.append({
-                "name": name, "label": attribute.label, "step_text": attribute.step_text, "odds": odds, "low": low,
-                "high": high, "is_ignored": is_ignored,
-            })  # fmt: skip
-    return rows
-
-
-def odds_ratio(log_odds: float) -> float:
-    """With three significant digits; at most about 10^8 and at least 10^-8, which is more than is ever known."""
-    return float(f"{math.exp(min(max(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)):.3g}")
-
-
-def without_counts(row: ListedRewardModel) -> ListedRewardModel:
-    """The reward model without all that tells how many labels it was trained on, votes on gold pairs left out."""
-    kept = {name: row.report.get(name) for name in ("adapter", "folds", "train_accuracy", "length_correlation")}
-    rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in kept.items()}
-    return replace(row, report=rounded, chosen_scores=[], rejected_scores=[], loss=[])
-
-
-def training_labels(ctx: Context, row: ListedRewardModel, annotator: str | None) -> dict[int, Comparison]:
-    """The labels whose texts are shown, by vote, in their present state, without deleted ones and without those that the visitor
-    may not see (`visible_votes`); none for visitors who may not see comparisons."""
-    if not sees_comparisons(ctx):
-        return {}
-    shown = [*(vote_id for vote_id, _ in row.disagreements), *row.examples]
-    return comparisons_by_vote(ctx.db, visible_votes(ctx, shown, annotator))
-
-
-def disagreement_rows(
-    disagreements: Sequence[tuple[int, float]], labels: Mapping[int, Comparison]
-) -> list[Disagreement]:
-    """disagreements: (vote, probability)."""
-    return [
-        {
-            "turns": turns_of_prompt(labels[vote_id].prompt),
-            "chosen": labels[vote_id].chosen.strip(),
-            "rejected": labels[vote_id].rejected.strip(),
-            "probability": probability,
-        }
-        for vote_id, probability in disagreements
-        if vote_id in labels
-    ]
-
-
-def example_texts(ctx: Context, decided: Sequence[Comparison]) -> list[ExampleText]:
-    """Texts to explain: a pair without a vote, and decided pairs that the model was trained on."""
-    texts = []
-    # Another pair than this one on a person's screen would be a gold pair.
-    pair = next_unvoted_pair(ctx.db, ctx.project.id, "reward screen") if sees_comparisons(ctx) else None
-    if pair is not None:
-        texts = [(pair.prompt.text, side.text, "waits for a label") for side in (pair.first, pair.second)]
-    for label in decided:
-        texts += [(label.prompt, label.chosen, "preferred"), (label.prompt, label.rejected, "not preferred")]
-    return [
-        {"prompt": prompt, "turns": turns_of_prompt(prompt), "text": text.strip(), "tag": tag}
-        for prompt, text, tag in texts
-    ]
