@@ -1,22 +1,19 @@
-"""Whether exported chats may have messages of the system. Templates are rendered in a process of their own, with transformers."""
+"""Whether exported chats may have messages of the system."""
 
 import functools
 import json
 import logging
-import subprocess
-import sys
 
 from sqlalchemy import func, or_, select
 
-from rlhf_lab.common.process_env import module_environment
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs.model_inspection import read_model_facts
+from rlhf_lab.models.chat_templates import TemplateRenderer, writes_system_role
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 
 log = logging.getLogger("rlhf_lab.jobs")
-TEMPLATE_MODULE, TEMPLATE_TIMEOUT_S = "rlhf_lab.models.chat_prompts", 120.0
 SYSTEM_BEGINNINGS = ("\n\nSystem:", '[{"role": "system"')  # of a stored prompt, see common/chat_format.py
 
 
@@ -40,11 +37,9 @@ def has_system_role(model: str, template_arguments: str) -> bool:
         facts = read_model_facts(model)
         if facts.folder is None or not facts.has_chat_template:
             return True
-        done = subprocess.run(
-            [sys.executable, "-m", TEMPLATE_MODULE, str(facts.folder), template_arguments],
-            capture_output=True, text=True, check=True, timeout=TEMPLATE_TIMEOUT_S, env=module_environment(),
-        )  # fmt: skip
-    except (ModelError, OSError, subprocess.SubprocessError) as error:
+        arguments = {"bos_token": "", "eos_token": ""} | json.loads(template_arguments)
+        with TemplateRenderer() as renderer:
+            return writes_system_role(lambda chat: renderer.render(facts.name, facts.chat_template, chat, arguments))
+    except ModelError as error:
         log.warning("The chat template of %s could not be tried: %s", model, error)
         return True
-    return bool(json.loads(done.stdout))

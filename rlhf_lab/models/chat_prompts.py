@@ -1,11 +1,5 @@
-"""Prompts in the form of a chat template: turn by turn, with the system prompt of the project.
+"""Prompts in the form of a chat template: turn by turn, with the system prompt of the project."""
 
-`python -m rlhf_lab.models.chat_prompts FOLDER ARGUMENTS` prints `has_system_role` of a model's folder and arguments in JSON, for
-processes that do not import transformers.
-"""
-
-import json
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,10 +8,10 @@ from jinja2 import TemplateError
 from rlhf_lab.common.chat_format import chat_of_prompt, plain_prompt, with_system_prompt, without_system_role
 from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.errors import ModelError
+from rlhf_lab.models.chat_templates import writes_system_role
 from rlhf_lab.models.text_tokenizer import TextTokenizer
 
 T = TypeVar("T")
-_PROBE = "0f2d"  # a system prompt to test whether a template writes system prompts
 
 
 def encode_chat_prompt(tokenizer: TextTokenizer, prompt: str, settings: ChatSettings) -> list[int]:
@@ -52,16 +46,4 @@ def _write_prompt(write: Callable[..., T], tokenizer: TextTokenizer, prompt: str
 
 
 def has_system_role(tokenizer: TextTokenizer, settings: ChatSettings) -> bool:
-    """Whether the template writes a system message: some leave it out, others refuse it."""
-    probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]
-    try:
-        return _PROBE in tokenizer.render_chat(probe, **settings.template_arguments)
-    except TemplateError:
-        return False
-
-
-if __name__ == "__main__":
-    from transformers import AutoTokenizer
-
-    loaded = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)
-    print(json.dumps(has_system_role(TextTokenizer(loaded, ()), ChatSettings("", json.loads(sys.argv[2])))))
+    return writes_system_role(lambda chat: tokenizer.render_chat(chat, **settings.template_arguments))

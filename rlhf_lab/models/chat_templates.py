@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from typing import Any
 
@@ -162,6 +162,15 @@ class _Worker:
         self._socket.close()
 
 
+def writes_system_role(render: Callable[[Sequence[Mapping[str, str]]], str]) -> bool:
+    """Whether a template writes a system message: some leave it out, others refuse it. render: renders it for some messages."""
+    try:
+        return _PROBE in render([{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}])
+    except TemplateError:
+        return False
+
+
+_PROBE = "0f2d"  # a system prompt to test whether a template writes system prompts
 #: For the models of this process.
 RENDERER = TemplateRenderer()
 
