@@ -27,7 +27,7 @@ from rlhf_lab.jobs.mirror_control import MirrorControl
 from rlhf_lab.jobs.mirror_loop import restore_home, stop_on_sigterm
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.run_tracking import TRACK_HELP, TRACK_VARIABLE, tracker_entry
-from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, StartupSettings
+from rlhf_lab.jobs.startup_project import VARIABLES, StartupProject, read_settings
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
@@ -136,11 +136,11 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
         if is_public or args.public_labelling or people or proxy_address or not is_loopback(args.host):
             open_to_all = args.public_labelling or (is_public and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
-        settings = StartupSettings.read(vars(args), os.environ)
+        settings = read_settings(vars(args), os.environ)
         startup = StartupProject(ctx.db, settings, ctx.downloads, lambda message: print(message, flush=True))
-        if on_space and not settings.is_empty:
+        if on_space and settings:
             ctx = replace(ctx, startup=startup)  # started by `serve`; the page shows its progress
-        elif not settings.is_empty and (notes := startup.open()):
+        elif settings and (notes := startup.open()):
             print(notes, file=sys.stderr)
         pick_project(ctx.db, None)  # creates one before the first visitor arrives
         if demo is not None:

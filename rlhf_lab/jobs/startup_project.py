@@ -7,11 +7,11 @@ that an unreachable Hub or a mistake in the settings is shown on the page instea
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import existing_path
@@ -35,6 +35,7 @@ from rlhf_lab.jobs.project_setup import (
 from rlhf_lab.jobs.prompt_files import read_prompt_file
 from rlhf_lab.store.database import Database
 
+T = TypeVar("T")
 log = logging.getLogger("rlhf_lab.startup")
 #: Settings, with the environment variable that replaces a missing option.
 VARIABLES = {
@@ -56,34 +57,19 @@ class Setting:
     source: str
 
 
-@dataclass(frozen=True)
-class StartupSettings:
-    """prompts: a bundled prompt set or a file of prompts."""
+def read_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Setting]:
+    """The settings that were given, by the names of VARIABLES. An option takes precedence over its variable; an empty variable
+    counts as unset.
 
-    model: Setting | None = None
-    prompts: Setting | None = None
-    system_prompt: Setting | None = None
-    template_arguments: Setting | None = None
-    temperature: Setting | None = None
-    max_new_tokens: Setting | None = None
-
-    @classmethod
-    def read(cls, options: Mapping[str, object], environment: Mapping[str, str]) -> "StartupSettings":
-        """Read the settings. An option takes precedence over its variable; an empty variable counts as unset.
-
-        options: by the names of VARIABLES; None for an option that was not given.
-        """
-        settings = {}
-        for name, variable in VARIABLES.items():
-            if (value := options.get(name)) is not None:
-                settings[name] = Setting(str(value), f"--{name.replace('_', '-')}")
-            elif environment.get(variable, "").strip():
-                settings[name] = Setting(environment[variable].strip(), variable)
-        return cls(**settings)
-
-    @property
-    def is_empty(self) -> bool:
-        return self == StartupSettings()
+    options: by the same names; None for an option that was not given.
+    """
+    settings = {}
+    for name, variable in VARIABLES.items():
+        if (value := options.get(name)) is not None:
+            settings[name] = Setting(str(value), f"--{name.replace('_', '-')}")
+        elif environment.get(variable, "").strip():
+            settings[name] = Setting(environment[variable].strip(), variable)
+    return settings
 
 
 @dataclass(frozen=True)
@@ -111,43 +97,37 @@ class ProjectPlan:
         return " ".join(filter(None, [*messages, self.warning]))
 
 
-def plan_project(db: Database, settings: StartupSettings, device: DeviceMemory) -> ProjectPlan:
+def plan_project(db: Database, settings: Mapping[str, Setting], device: DeviceMemory) -> ProjectPlan:
     """Check all settings and the memory. Raises LabError, whose message begins with the option or variable concerned."""
-    temperature = max_new_tokens = None
-    if settings.temperature is not None:
-        with _naming(settings.temperature):
-            temperature = _parse_temperature(settings.temperature.text)
-    if settings.max_new_tokens is not None:
-        with _naming(settings.max_new_tokens):
-            max_new_tokens = _parse_max_new_tokens(settings.max_new_tokens.text)
-    if settings.model is None:
-        for setting in (settings.prompts, settings.system_prompt, settings.template_arguments):
-            if setting is not None:
+    temperature = _parsed(settings, "temperature", _parse_temperature)
+    max_new_tokens = _parsed(settings, "max_new_tokens", _parse_max_new_tokens)
+    facts = _parsed(settings, "model", inspect_model)
+    if facts is None:
+        for name in ("prompts", "system_prompt", "template_arguments"):
+            if name in settings:
                 raise ConfigError(
-                    f"{setting.source} applies to a new project. Also give its model, in --model or "
+                    f"{settings[name].source} applies to a new project. Also give its model, in --model or "
                     f"{VARIABLES['model']}: embedded, a folder, or a Hub id."
                 )
         return ProjectPlan(None, None, None, temperature, max_new_tokens, "")
-    with _naming(settings.model):
-        facts = inspect_model(settings.model.text)
-    prompt_set = None
-    if settings.prompts is not None:
-        with _naming(settings.prompts):
-            prompt_set = _parse_prompt_set(settings.prompts.text)
-    chat = _chat_settings(facts, settings)
-    is_new = not projects_on_model(db, facts, chat, prompt_set)
-    with _naming(settings.model):
-        warning = check_memory(facts, device, max_new_tokens or DEFAULT_MAX_NEW_TOKENS, refuse=is_new)
-    return ProjectPlan(facts, chat, prompt_set, temperature, max_new_tokens, warning)
+    prompt_set = _parsed(settings, "prompts", _parse_prompt_set)
+    system_prompt = _parsed(settings, "system_prompt", str)
+    arguments = _parsed(settings, "template_arguments", lambda text: _parse_arguments(text, facts))
+    has_chat = system_prompt is not None or arguments is not None
+    chat = ChatSettings(system_prompt or "", arguments or {}) if has_chat else None
+    is_new, tokens = not projects_on_model(db, facts, chat, prompt_set), max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+    warning = _parsed(settings, "model", lambda _: check_memory(facts, device, tokens, refuse=is_new))
+    return ProjectPlan(facts, chat, prompt_set, temperature, max_new_tokens, warning or "")
 
 
-@contextmanager
-def _naming(setting: Setting) -> Iterator[None]:
-    """Prefix errors raised in the block with the source of the setting."""
+def _parsed(settings: Mapping[str, Setting], name: str, parse: Callable[[str], T]) -> T | None:
+    """What `parse` makes of a setting; None if it was not given. An error begins with where the setting comes from."""
+    if name not in settings:
+        return None
     try:
-        yield
+        return parse(settings[name].text)
     except LabError as error:
-        raise type(error)(f"{setting.source}: {error}") from error
+        raise type(error)(f"{settings[name].source}: {error}") from error
 
 
 def _parse_temperature(text: str) -> float:
@@ -179,15 +159,11 @@ def _parse_prompt_set(text: str) -> str | Path:
     return path
 
 
-def _chat_settings(facts: ModelFacts, settings: StartupSettings) -> ChatSettings | None:
-    """The chat settings, or None if none are set. Raises ConfigError for arguments that the chat template does not read."""
-    arguments, system_prompt = settings.template_arguments, settings.system_prompt
-    chat = ChatSettings(system_prompt.text if system_prompt else "", {})
-    if arguments is not None:
-        with _naming(arguments):
-            chat = ChatSettings(chat.system_prompt, parse_template_arguments(arguments.text))
-            completed_chat_settings(facts, chat)
-    return None if arguments is None and system_prompt is None else chat
+def _parse_arguments(text: str, facts: ModelFacts) -> dict[str, Any]:
+    """Raises ConfigError for arguments that the chat template does not read."""
+    arguments = parse_template_arguments(text)
+    completed_chat_settings(facts, ChatSettings("", arguments))
+    return arguments
 
 
 def check_memory(facts: ModelFacts, device: DeviceMemory, max_new_tokens: int, *, refuse: bool) -> str:
@@ -236,7 +212,7 @@ class StartupProject:
     """
 
     def __init__(
-        self, db: Database, settings: StartupSettings, downloads: ModelDownloader, report: Callable[[str], None]
+        self, db: Database, settings: Mapping[str, Setting], downloads: ModelDownloader, report: Callable[[str], None]
     ) -> None:
         self._db, self._settings, self._downloads, self._report = db, settings, downloads, report
         self._lock = threading.Lock()
@@ -279,7 +255,7 @@ class StartupProject:
 
     @property
     def _model(self) -> str:
-        return self._settings.model.text if self._settings.model else ""
+        return self._settings["model"].text if "model" in self._settings else ""
 
     def _set_state(self, phase: StartupPhase, message: str = "") -> None:
         with self._lock:

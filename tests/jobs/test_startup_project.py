@@ -16,9 +16,9 @@ from rlhf_lab.jobs.startup_project import (
     Setting,
     StartupPhase,
     StartupProject,
-    StartupSettings,
     check_memory,
     plan_project,
+    read_settings,
 )
 from rlhf_lab.store.projects import current_project, projects, prompts
 
@@ -37,7 +37,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def read(**variables):
-    return StartupSettings.read({}, {f"RLHF_LAB_{name}": value for name, value in variables.items()})
+    return read_settings({}, {f"RLHF_LAB_{name}": value for name, value in variables.items()})
 
 
 class Startup(StartupProject):
@@ -60,13 +60,13 @@ class Startup(StartupProject):
 
 def test_an_option_wins_over_its_variable_and_empty_variables_count_as_none():
     environment = {"RLHF_LAB_MODEL": "a/b ", "RLHF_LAB_PROMPTS": " ", "RLHF_LAB_TEMPERATURE": "0.5"}
-    settings = StartupSettings.read({"model": None, "temperature": "1", "prompts": None, "home": "x"}, environment)
-    assert settings.model == Setting("a/b", "RLHF_LAB_MODEL")
-    assert settings.temperature == Setting("1", "--temperature")
-    assert settings.prompts is None
-    assert StartupSettings.read({}, {"RLHF_LAB_MODEL": ""}).is_empty
-    assert not read(SYSTEM_PROMPT="Be kind.").is_empty
-    assert StartupSettings.read({"system_prompt": ""}, {}).system_prompt == Setting("", "--system-prompt")
+    settings = read_settings({"model": None, "temperature": "1", "prompts": None, "home": "x"}, environment)
+    assert settings["model"] == Setting("a/b", "RLHF_LAB_MODEL")
+    assert settings["temperature"] == Setting("1", "--temperature")
+    assert "prompts" not in settings
+    assert not read_settings({}, {"RLHF_LAB_MODEL": ""})
+    assert read(SYSTEM_PROMPT="Be kind.")
+    assert read_settings({"system_prompt": ""}, {})["system_prompt"] == Setting("", "--system-prompt")
 
 
 def test_the_settings_choose_model_prompts_system_prompt_temperature_and_length(db, hub, tmp_path):
