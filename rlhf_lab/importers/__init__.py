@@ -10,8 +10,7 @@
     memory_limit                    of an import
     cell_parsers                    numbers, times, votes and ids in cells
     row_options                     how rows are parsed; what votes call the texts of a row
-    row_cells                       the cells of a row by their meaning; its prompt and texts
-    row_parser                      a row -> votes; every error names its row
+    row_parser                      a row -> its prompt, texts and votes; every error names its row
     text_names                      which side a column means; columns with names of the texts
     doubts                          what texts and numbers can mean besides what they seem to; the user says which
     remedies                        advice, for the command line and for the page

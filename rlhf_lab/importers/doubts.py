@@ -38,8 +38,8 @@ from rlhf_lab.importers.column_mapping import (
 )
 from rlhf_lab.importers.parsed_rows import LeftOut, RowError, SourceRow
 from rlhf_lab.importers.remedies import map_option
-from rlhf_lab.importers.row_cells import TEXT_MEANINGS, cut_prompt
 from rlhf_lab.importers.row_options import ParseOptions, votes_in
+from rlhf_lab.importers.row_parser import TEXT_MEANINGS, cut_prompt
 from rlhf_lab.importers.speakers import divide_turns
 from rlhf_lab.importers.text_names import reject_unknown_sides
 
