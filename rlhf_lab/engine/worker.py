@@ -20,6 +20,7 @@ import psutil
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job, Project
+from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.engine import distributed_launch
 from rlhf_lab.engine.chat import ChatAnswer
 from rlhf_lab.engine.completions import complete, explain
@@ -28,7 +29,7 @@ from rlhf_lab.engine.job_handlers import pairs_job, reward_job
 from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
 from rlhf_lab.engine.length_measurement import measure_length
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
+from rlhf_lab.engine.policy_run import HALT_EVENT_KINDS, POLL_INTERVAL_S, PolicyRun
 from rlhf_lab.engine.text_features import FeatureBackfill
 from rlhf_lab.engine.tournament import sample_contestants
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, LostStoreError, StoreError, TrainingError
@@ -338,16 +339,12 @@ class Worker:
 
         It queries the database at intervals.
         """
-        polled_at = time.monotonic()
+        polls = TimedCache()
 
         def raise_if_interrupted() -> None:
-            nonlocal polled_at
-            if self._exit_requested or self._should_halt():
+            is_running = polls.get(job.id, CANCEL_POLL_S, lambda: queue.is_running(self.db, job.id))
+            if self._exit_requested or self._should_halt() or not is_running:
                 raise _JobAborted
-            if time.monotonic() - polled_at >= CANCEL_POLL_S:
-                polled_at = time.monotonic()
-                if not queue.is_running(self.db, job.id):
-                    raise _JobAborted
 
         return raise_if_interrupted
 
@@ -363,16 +360,12 @@ class Worker:
 
     def _halt_checker(self, run_id: int) -> Callable[[], bool]:
         """A function that returns whether a pause or stop of the run is pending. It queries the database at intervals."""
-        polled_at, halt_requested = -POLL_INTERVAL_S, False
+        polls = TimedCache()
 
-        def should_halt() -> bool:
-            nonlocal polled_at, halt_requested
-            if time.monotonic() - polled_at >= POLL_INTERVAL_S:
-                kinds = {event.kind for event in pending_events(self.db, run_id)}
-                polled_at, halt_requested = time.monotonic(), bool(kinds & {EventKind.PAUSE, EventKind.STOP})
-            return halt_requested
+        def is_requested() -> bool:
+            return any(event.kind in HALT_EVENT_KINDS for event in pending_events(self.db, run_id))
 
-        return should_halt
+        return lambda: polls.get(run_id, POLL_INTERVAL_S, is_requested)
 
     def run_short_job(self, project_id: int | None, should_halt: Callable[[], bool] = lambda: False) -> None:
         """Run one queued short job of the same project, if there is one. Short jobs do not interrupt each other.
