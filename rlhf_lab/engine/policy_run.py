@@ -5,11 +5,10 @@ and writes the later steps again, with bit-identical results on a CPU. Control e
 is changed, its event is marked with the step, so that a resumed run repeats the change at the same step.
 """
 
-import json
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, median
@@ -17,11 +16,10 @@ from typing import NoReturn
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, RunStatus
-from rlhf_lab.common.paths import ptx_texts_file, run_folder
+from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import LabelSnapshot, Prompt, Run, RunEvent, StepResult
+from rlhf_lab.common.records import Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
 from rlhf_lab.engine.job_progress import (
     EtaEstimator,
@@ -30,10 +28,8 @@ from rlhf_lab.engine.job_progress import (
     SamplingProgress,
     no_job_progress,
 )
-from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
-from rlhf_lab.engine.live_run import JUDGE_KEY, LiveHeads, LivePairs, let_judge_label
+from rlhf_lab.engine.live_run import JUDGE_KEY, let_judge_label
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, live_value, setting_key
 from rlhf_lab.engine.run_manifest import (
     dtype_change_note,
@@ -41,21 +37,16 @@ from rlhf_lab.engine.run_manifest import (
     function_change_note,
     own_function_hashes,
 )
-from rlhf_lab.engine.text_features import FEATURES
-from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError, TrainingError
+from rlhf_lab.engine.run_task import POLICY_SLOT, RunTask
+from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
-from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.quality.brake import BRAKE_KEY, compared_checkpoint, counted_answers, pause_payload, pause_text
-from rlhf_lab.rewards.evaluator import FunctionTerms
-from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
+from rlhf_lab.rewards.terms import FUNCTIONS_KEY, TERMS_KEY, read_terms
 from rlhf_lab.store.live_runs import get_head
-from rlhf_lab.store.projects import get_project, prompts
-from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import (
     add_event,
@@ -68,17 +59,10 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.offline.trainer import OfflineTrainer
-from rlhf_lab.training.policy.live_reward import LiveReward
-from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
-from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
-from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 POLL_INTERVAL_S = 0.1
 RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
-PTX_CORPUS_TEXTS = 1024  # texts of the embedded model's corpus, for a run without its own pretraining texts
-POLICY_SLOT = "policy"
 STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, even within a step
 RUN_PROCESS_DIED = (
@@ -122,97 +106,15 @@ class PolicyRun:
         if self.distributed.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
         self._applied_events: list[RunEvent] = []
-        self._functions: FunctionTerms | None = None  # the functions among the reward terms
-        self._heads: LiveHeads | None = None
-        self._pairs: LivePairs | None = None
         self._recorded_steps = self.run.step  # up to here a resumed run repeats recorded heads
-        self.trainer = self._make_trainer()
+        self.task = RunTask(model_cache, self.run, self.config)
+        self.trainer = self.task.make_trainer(self.on_progress)
         self.trainer.state.on_sampling = self.on_sampling
         self._sampling = SamplingProgress(self._sampling_estimate)
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
         self._eta, self._first_step_done = EtaEstimator(self.trainer.steps_done), False
         self._step_times: list[float] = []  # of each step but the first, measured over estimated seconds
-
-    def _make_trainer(self) -> PolicyTrainer:
-        db, project = self.model_cache.db, get_project(self.model_cache.db, self.run.project_id)
-        machine = self.run.manifest.get("machine") or {}  # as of the run's last training; empty at its start
-        backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
-        judge = self.run.manifest.get("judge")
-        train_prompts, eval_prompts = (
-            prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
-            for split in ("train", "eval")
-        )
-        labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")
-        live = self._make_live_parts(backbone, adapters, train_prompts.prompts)
-        task = PolicyTask(
-            prompts=[prompt.text for prompt in train_prompts.prompts],
-            scorer=self._scorer(backbone, self.run.reward_model_id) if live is None else live.model,
-            sample_prompts=[prompt.text for prompt in eval_prompts.prompts][: self.config.sample_count],
-            eval_prompts=[prompt.text for prompt in eval_prompts.prompts],
-            gold=load_judge(judge).score if judge else None,
-            ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
-            labels=labels.labels,
-            live=live,
-        )
-        trainer = (OfflineTrainer if self.config.is_offline else PolicyTrainer)(
-            backbone, adapters, task, self.config, adapter=POLICY_SLOT, on_progress=self.on_progress,
-            distributed=self.distributed,
-        )  # fmt: skip
-        if self.distributed.is_main_process and not events(db, self.run.id):
-            indistinguishable = trainer.indistinguishable if isinstance(trainer, OfflineTrainer) else 0
-            for message in (train_prompts.message, label_note(labels.truncated_count, indistinguishable)):
-                if message:
-                    self._note(message, 0)
-        return trainer
-
-    def _make_live_parts(
-        self, backbone: Backbone, adapters: Adapters, train_prompts: Sequence[Prompt]
-    ) -> LiveReward | None:
-        """What a live run and a brake need; returns the reward of a live run."""
-        if self.config.live or self.config.brake_every:
-            self._pairs = LivePairs(self.model_cache, adapters, self.run, self.config, train_prompts)
-        if not self.config.live:
-            return None
-        self._heads = LiveHeads(self.model_cache, self.run, self.config)
-        return LiveReward(backbone, adapters, FEATURES)
-
-    def _labels(self, backbone: Backbone) -> PreparedLabels:
-        """The labels of the run's reward model, with the same annotator weights; without a reward model the run's own labels."""
-        db, weights = self.model_cache.db, dict[str, int]()
-        if self.run.reward_model_id is None:
-            snapshot = LabelSnapshot.from_record(self.run.manifest["labels"])
-        else:
-            row = get_reward_model(db, self.run.reward_model_id)
-            snapshot, weights = row.snapshot, row.report.get("weights") or {}
-        return prepare_labels(db, snapshot, backbone, weights)
-
-    def _scorer(self, backbone: Backbone, reward_model_id: int | None) -> Scorer | None:
-        """The reward model, or the weighted sum of the run's reward terms; None if a run of dpo or sft has neither."""
-        model = None if reward_model_id is None else self.model_cache.reward_model(reward_model_id, "reward")
-        terms = read_terms(self.run.manifest.get(TERMS_KEY) or [])
-        if not terms:
-            return model
-        terms.sort(key=lambda term: term.name != REWARD_MODEL)
-        if self._functions is None:
-            self._functions = FunctionTerms(
-                [term for term in terms if term.name != REWARD_MODEL], self.model_cache.home
-            )
-        return WeightedReward(backbone, model, self._functions, {term.label: term.weight for term in terms})
-
-    def _pretraining_texts(self) -> list[str]:
-        """The run's own texts, or some of the embedded model's corpus. Raises TrainingError if the run's own are missing."""
-        if "ptx_texts" not in self.run.manifest:
-            return generate_documents(self.config.seed, PTX_CORPUS_TEXTS, 0)
-        path = ptx_texts_file(self.model_cache.home, self.run.id)
-        try:
-            texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TrainingError(
-                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Restore {path}, or start a "
-                "new run."
-            ) from error
-        return texts
 
     def _resume(self) -> list[RunEvent]:
         """Load the newest intact checkpoint; returns the recorded events to replay from there on."""
@@ -309,8 +211,7 @@ class PolicyRun:
                 set_run_status(db, run_id, RunStatus.FAILED, message)
             raise
         finally:
-            if self._functions is not None:
-                self._functions.close()
+            self.task.close()
         self._save_speed()
         set_run_status(db, run_id, RunStatus.DONE)
         self._broadcast_changes(None)
@@ -446,12 +347,12 @@ class PolicyRun:
         for event in due:
             self._apply_event(event)
         if (
-            self._heads is None
+            self.task.heads is None
             or step < self._recorded_steps
             or EventKind.HEAD in {e.kind for e in self.events_to_replay}
         ):
             return
-        newest = self._heads.newest()
+        newest = self.task.heads.newest()
         if newest is not None:
             payload = {"version": newest[0].version, IGNORED_KEY: list(newest[1])}
             event = add_event(self.model_cache.db, self.run.id, EventKind.HEAD, payload)
@@ -463,11 +364,11 @@ class PolicyRun:
 
         In a run without people the judge labels, and the run is stopped.
         """
-        if self._pairs is None:
+        if self.task.pairs is None:
             return
         earlier = [saved for saved in checkpoint_steps(self.folder) if saved < step]
         opponent_step = compared_checkpoint(counted_answers(self.model_cache.db, self.run.id), earlier)
-        self._pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
+        self.task.pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
         if JUDGE_KEY in self.run.manifest:
             let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
         payload = pause_payload(self.model_cache.db, self.run.id)
@@ -486,7 +387,7 @@ class PolicyRun:
             if event.kind is EventKind.SET:
                 self.trainer.set_live_setting(str(event.payload["name"]), live_value(event))
             elif event.kind is EventKind.SWITCH_REWARD:
-                scorer = self._scorer(self.trainer.backbone, int(event.payload["reward_model_id"]))
+                scorer = self.task.scorer(self.trainer.backbone, int(event.payload["reward_model_id"]))
                 assert scorer is not None
                 self.trainer.set_scorer(scorer)
             elif event.kind is EventKind.HEAD:

@@ -8,7 +8,7 @@ import pytest
 from rlhf_lab.common.enums import JobStatus, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.engine.policy_run import PTX_CORPUS_TEXTS
+from rlhf_lab.engine.run_task import PTX_CORPUS_TEXTS
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.label_snapshots import current_labels
 from rlhf_lab.store.reward_models import latest_reward_model
