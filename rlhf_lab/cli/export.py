@@ -35,7 +35,7 @@ from rlhf_lab.exporters.label_export import (
 )
 from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
-from rlhf_lab.exporters.trl_recipe import export_label_recipe, export_run_recipe
+from rlhf_lab.exporters.trl_recipe import LABEL_TRAINERS, export_label_recipe, export_run_recipe
 from rlhf_lab.exporters.trl_settings import TRL_VERSION
 from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.project_setup import pick_project
@@ -46,7 +46,6 @@ from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import get_run, runs
 
 ALL_SOURCES = "all"
-LABEL_TRAINERS = {"reward": "Reward", "dpo": "DPO"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -269,7 +268,7 @@ def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path
         messages=messages, system_role=not messages or exports_system_role(db, project),
     )  # fmt: skip
     if is_labels:
-        return export_label_recipe(db, project.id, out, texts, trainer=LABEL_TRAINERS[args.trainer], force=args.force)
+        return export_label_recipe(db, project.id, out, texts, trainer=args.trainer, force=args.force)
     return export_run_recipe(db, home, _run_id(args, db), out, texts, force=args.force)
 
 

@@ -1,7 +1,6 @@
 """`python -m rlhf_lab import-run FILE`: the metrics of a run that was made elsewhere, to compare them with the lab's runs."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,11 @@ from rlhf_lab.cli.console import (
     open_existing_database,
     print_result,
 )
-from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.importers.run_metrics import MAX_NAME_CHARS, read_metrics, visible
+from rlhf_lab.importers.run_metrics import read_metrics, visible
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.jobs.run_control import MAX_RUN_NAME_CHARS, check_name, delete
-from rlhf_lab.store.run_metrics import add_outside_run
 from rlhf_lab.store.runs import get_run
-
-MAX_SHOWN_NAMES = 20
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,27 +52,11 @@ def run(args: argparse.Namespace) -> int:
     metrics = read_metrics(path, args.updates_per_step)
     folder = path if path.is_dir() else path.parent
     name = check_name(args.name or visible(f"{folder.name}/{metrics.file}")[-MAX_RUN_NAME_CHARS:])
-    source = {"file": metrics.file, "sha256": metrics.digest, "updates_per_step": args.updates_per_step}
     with open_existing_database(args.home) as db:
-        run_id = add_outside_run(db, pick_project(db, args.project).id, name, source, metrics.steps)
-    names = sorted({name for values in metrics.steps.values() for name in values})
-    notes = [f"run {run_id}: {pluralize(len(metrics.steps), 'step')}, {pluralize(len(names), 'metric')}"]
-    if metrics.ignored:
-        notes.append(f"left out, because they have no numbers: {_names_text(metrics.ignored)}")
-    if metrics.text_count:
-        notes.append(f"{pluralize(metrics.text_count, 'cell')} left out, because they hold no number")
-    if metrics.replaced_count:
-        notes.append(f"{pluralize(metrics.replaced_count, 'value')} replaced by a later row of the same step")
+        run_id = metrics.add_run(db, pick_project(db, args.project).id, name)
     result = {
-        "run": run_id, "name": name, "steps": len(metrics.steps), "metrics": names, "ignored": list(metrics.ignored),
-        "texts": metrics.text_count,
-        "replaced": metrics.replaced_count,
+        "run": run_id, "name": name, "steps": len(metrics.steps), "metrics": metrics.names, "ignored": list(metrics.ignored),
+        "texts": metrics.text_count, "replaced": metrics.replaced_count,
     }  # fmt: skip
-    print_result(args, result, "\n".join(notes))
+    print_result(args, result, f"run {run_id}: {metrics.summary()}")
     return 0
-
-
-def _names_text(names: Sequence[str]) -> str:
-    """The first names of a file's columns, without control characters, and how many more there are."""
-    shown = ", ".join(visible(name[:MAX_NAME_CHARS]) for name in names[:MAX_SHOWN_NAMES])
-    return shown + (f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else "")

@@ -296,5 +296,5 @@ def nothing_to_export_message(db: Database, project_id: int, options: LabelExpor
     return (
         f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has "
         f"{label_counts[Source.HUMAN]} of people and {label_counts[Source.SIMULATED]} simulated ones, ties included. Label "
-        "some, or ask for others (--source, --annotator, --layout votes with ties)."
+        "some, or choose those of another source or annotator; ties are in an export of every vote (layout votes)."
     )

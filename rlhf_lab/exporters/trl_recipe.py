@@ -42,6 +42,8 @@ from rlhf_lab.store.run_metrics import metric_at
 from rlhf_lab.store.runs import get_run
 
 MODEL, REWARD_FOLDER = "model", "reward_model"
+#: TRL's trainers that learn from labels, by what is trained.
+LABEL_TRAINERS = {"reward": "Reward", "dpo": "DPO"}
 #: Of a reward model's files: transformers would take config.json, the settings of its training, for that of a model.
 NOT_IN_RECIPE = {"README.md", "config.json"}
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets")  # in the versions of the lab that exports
@@ -67,7 +69,7 @@ def export_run_recipe(
     if config.is_offline:
         raise StoreError(
             f"Run {run.id} used {config.algorithm}, for which there is no recipe: only for algorithms that sample, and for dpo. "
-            "Export its labels (`export recipe labels`), or the model (`export model`)."
+            "Export a recipe of the labels instead, or the run's whole model."
         )
     rows = [{"prompt": _prompt(prompt.text, project, texts)} for prompt in prompts(db, project.id, "train")]
     script, files, notes = _reward_of(db, home, run, config, project)
@@ -84,16 +86,16 @@ def export_run_recipe(
 
 
 def export_label_recipe(
-    db: Database, project_id: int, out_dir: Path, texts: LabelExportOptions, *, trainer: str = "Reward", force: bool = False
+    db: Database, project_id: int, out_dir: Path, texts: LabelExportOptions, *, trainer: str = "reward", force: bool = False
 ) -> list[Path]:  # fmt: skip
     """Write a recipe that learns from a project's labels; returns the paths of the files.
 
-    trainer: "Reward", with the settings of the newest reward model, or "DPO". texts: its source says whose labels.
+    trainer: a key of LABEL_TRAINERS; "reward" has the settings of the newest reward model. texts: its source says whose labels.
     Raises LabelError without labels, else StoreError.
     """
     project, row = get_project(db, project_id), latest_reward_model(db, project_id)
     reward = RewardConfig() if row is None else RewardConfig.from_dict(row.config)
-    if trainer == "DPO":
+    if LABEL_TRAINERS[trainer] == "DPO":
         settings, margin = dpo_settings(PolicyConfig.for_algorithm("dpo"), "float32"), None
     else:
         settings, margin = reward_settings(reward), reward.margin
@@ -161,7 +163,7 @@ def _reward_of(
     if run.reward_model_id is None:
         raise StoreError(
             f"Run {run.id} was not trained with a reward model, so there is no reward to export. Choose a run with one, or "
-            "export the labels (`export recipe labels`)."
+            "export a recipe of the labels."
         )
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
     weight = next((term.weight for term in terms if term.name == REWARD_MODEL), 0.0 if terms else 1.0)

@@ -146,7 +146,7 @@ python train.py      # all of it
 ```
 
 Run it in this folder. The adapter is then in `output/final`, and the metrics of every step in `output/trainer_state.json`. The
-lab shows them beside its own under *Runs & data* after
+lab shows them beside its own under *Runs & data* after this command, or after *Import a run's metrics* there{_in_form(settings)}:
 
 ```bash
 python -m rlhf_lab import-run THIS_FOLDER/output{_updates(settings)}
@@ -181,6 +181,10 @@ Not a setting, but different: the random numbers of adapter and sampling, so no 
 
 def _updates(settings: TrlSettings) -> str:
     return f" --updates-per-step {settings.updates_per_step}" if settings.updates_per_step > 1 else ""
+
+
+def _in_form(settings: TrlSettings) -> str:
+    return f" ({settings.updates_per_step} updates in a step)" if settings.updates_per_step > 1 else ""
 
 
 def _step_text(settings: TrlSettings) -> str:

@@ -18,6 +18,7 @@ from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.project_index import adapt_to_project
 from rlhf_lab.importers.remedies import for_page
+from rlhf_lab.importers.run_metrics import read_metrics
 from rlhf_lab.importers.summary import build_preview, format_result
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
@@ -29,15 +30,19 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: what, name, map, choices ("0=first,…"), answers, split, config, bytes, home, project, and fields of ImportTarget;
-            with "save" the votes are also written. Or only "texts": the argument of `load_texts`.
+            with "save" the votes are also written. Or only "texts": the argument of `load_texts`. Or "metrics", home, project,
+            run_name and updates_per_step: a file with the metrics of a run, which is added.
 
     Returns:
-        {"preview"}, {"preview", "saved", "message"}, {"texts", "source"} or {"error"}; an error that only a person can resolve
-        also has "columns", to be mapped, and "answers", one of which is to be chosen. Remedies name the fields of the page.
+        {"preview"}, {"preview", "saved", "message"}, {"texts", "source"}, {"message"} or {"error"}; an error that only a person
+        can resolve also has "columns", to be mapped, and "answers", one of which is to be chosen. Remedies name the fields of the
+        page.
     """
     try:
         if "texts" in request:
             return load_texts(str(request["texts"]))._asdict()
+        if "metrics" in request:
+            return {"message": _add_run(request)}
         import_request = ImportRequest(
             request["what"],
             request.get("name", ""),
@@ -71,6 +76,13 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
     except LabError as error:
         return {"error": for_page(str(error))}
     return reply
+
+
+def _add_run(request: dict[str, Any]) -> str:
+    metrics = read_metrics(Path(request["metrics"]), int(request["updates_per_step"]))
+    with Database.open(Path(request["home"])) as db:
+        run_id = metrics.add_run(db, int(request["project"]), str(request["run_name"]))
+    return f"Run {run_id}, made elsewhere: {metrics.summary()}"
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS, answers: Collection[s
         )
     text, damage = _decode_text(path.name, decompressed, damage)
     if not text.strip() and not damage:
-        raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
+        raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the data.")
     return digest, _limit_columns(_append_damage_error(_parse_text(name, text, answers), damage))
 
 

@@ -2,19 +2,26 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import DataError
+from rlhf_lab.importers.column_mapping import ColumnMappingError
+from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import Limits, RowError
-from rlhf_lab.importers.readers import read_rows
+from rlhf_lab.importers.readers import RowStream, read_rows
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.run_metrics import add_outside_run
 
 STATE_FILE = "trainer_state.json"
 STEP_COLUMNS = ("step", "global_step", "train/global_step", "_step", "Step")  # _step of W&B counts calls
 #: TRL's names of metrics that are the same here under another name; TRL's other names are kept.
 OUR_NAMES = {"learning_rate": "lr", "completions/mean_length": "tokens/response_len"}
 MAX_STEP, MAX_VALUES, MAX_NAME_CHARS = 2**31 - 1, 1_000_000, 80
+MAX_SHOWN_NAMES = 20
 LIMITS = Limits(max_bytes=100_000_000, max_rows=MAX_VALUES)
 
 
@@ -24,6 +31,7 @@ class OutsideMetrics:
 
     Attributes:
         file: its name, without folders. digest: its SHA-256.
+        updates_per_step: how many of its steps are one here.
         steps: the metrics of each step, in order.
         ignored: names of columns without a number.
         text_count: other cells that are not empty and no number.
@@ -32,10 +40,31 @@ class OutsideMetrics:
 
     file: str
     digest: str
+    updates_per_step: int
     steps: dict[int, dict[str, float]]
     ignored: tuple[str, ...]
     text_count: int
     replaced_count: int
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({name for values in self.steps.values() for name in values})
+
+    def add_run(self, db: Database, project_id: int, name: str) -> int:
+        """Store them as a run of the project; returns its id."""
+        source = {"file": self.file, "sha256": self.digest, "updates_per_step": self.updates_per_step}
+        return add_outside_run(db, project_id, name, source, self.steps)
+
+    def summary(self) -> str:
+        """What is in the run, and a line for each kind of cell that was left out."""
+        lines = [f"{pluralize(len(self.steps), 'step')}, {pluralize(len(self.names), 'metric')}"]
+        if self.ignored:
+            lines.append(f"left out, because they have no numbers: {_names_text(self.ignored)}")
+        if self.text_count:
+            lines.append(f"{pluralize(self.text_count, 'cell')} left out, because they hold no number")
+        if self.replaced_count:
+            lines.append(f"{pluralize(self.replaced_count, 'value')} replaced by a later row of the same step")
+        return "\n".join(lines)
 
 
 def read_metrics(path: Path, updates_per_step: int = 1) -> OutsideMetrics:
@@ -48,7 +77,21 @@ def read_metrics(path: Path, updates_per_step: int = 1) -> OutsideMetrics:
     if updates_per_step < 1:
         raise DataError(f"{updates_per_step} updates per step: give 1 or more.")
     path = _state_file(path) if path.is_dir() else path
-    digest, rows = read_rows(path, LIMITS)
+    with limited_memory(path.name, LIMITS):
+        return _collect(path, *_open_rows(path), updates_per_step)
+
+
+def _open_rows(path: Path) -> tuple[str, RowStream]:
+    """Of an object whose values are lists, these are columns."""
+    try:
+        return read_rows(path, LIMITS, ["file=columns"])
+    except ColumnMappingError as error:
+        raise DataError(
+            f"{error.message} A run's metrics are one table: save it as CSV or JSON Lines, with a row for each step."
+        ) from error
+
+
+def _collect(path: Path, digest: str, rows: RowStream, updates_per_step: int) -> OutsideMetrics:
     steps: dict[int, dict[str, float]] = defaultdict(dict)
     texts, measured, count, replaced = Counter[str](), set[str](), 0, 0
     for row in rows:
@@ -75,7 +118,8 @@ def read_metrics(path: Path, updates_per_step: int = 1) -> OutsideMetrics:
     named = {step: {names.get(name, name): value for name, value in steps[step].items()} for step in sorted(steps)}
     ignored = tuple(sorted(name for name, number in texts.items() if number and name not in measured))
     text_count = sum(texts[name] for name in measured)
-    return OutsideMetrics(visible(path.name), digest, _joined(named, updates_per_step), ignored, text_count, replaced)
+    joined = _joined(named, updates_per_step)
+    return OutsideMetrics(visible(path.name), digest, updates_per_step, joined, ignored, text_count, replaced)
 
 
 def _our_name(name: str) -> str:
@@ -87,6 +131,12 @@ def _our_name(name: str) -> str:
 def visible(name: str) -> str:
     """A name in a file, or that of one, that can be shown: other characters become question marks."""
     return "".join(char if char.isprintable() else "?" for char in name)
+
+
+def _names_text(names: Sequence[str]) -> str:
+    """The first names of a file's columns, without control characters, and how many more there are."""
+    shown = ", ".join(visible(name[:MAX_NAME_CHARS]) for name in names[:MAX_SHOWN_NAMES])
+    return shown + (f" and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else "")
 
 
 def _state_file(folder: Path) -> Path:

@@ -135,6 +135,7 @@ export interface ImportDataRequests {
   imports: Read<Payload, ImportList>;
   preview: Action<DataPayload, DataReply>;
   save: Action<ImportPayload, DataReply>;
+  import_run: Action<RunMetricsPayload, string>;
   summarize_undo: Action<ImportId, string>;
   undo: Action<ImportId, string>;
 }
@@ -230,7 +231,7 @@ export type ExperimentView = { name: string; problem: string; step: number; step
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string; tokens?: [number | string, number | string] | null };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; has_adapter?: boolean; instant?: InstantExplanation | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
-export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'run' | 'page' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean };
+export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'label-recipe' | 'run' | 'page' | 'recipe' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean; trainer?: 'reward' | 'dpo' };
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
 export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
 export type FitVerdict = 'fits' | 'tight' | 'does not fit';
@@ -325,6 +326,7 @@ export type Role = 'viewer' | 'labeller' | 'operator';
 export type RulesPayload = { annotator?: string | null; rules: Record<string, string | number | string | boolean | null> };
 export type RunControl = { annotator?: string | null; action?: string; run: number | string; setting?: string; value?: number | string | string | null; reward_model?: number | string | null };
 export type RunElsewhere = { id: number; name: string; status: RunStatus; project: string };
+export type RunMetricsPayload = { annotator?: string | null; path: string; name?: string; run_name?: string; updates_per_step?: number | string };
 export type RunPayload = { annotator?: string | null; run: number | string };
 export type RunPoll = { state?: FeedReply; elsewhere?: Array<RunElsewhere> };
 export type RunRow = { id: number; name: string; outside_file: string; algorithm: string; status: RunStatus; step: number; total_steps: number; message: string; created_at: number; score: number | null; kl: number | null; gold: number | null; sparkline: Array<number | null>; is_resumable: boolean; is_active: boolean };

@@ -19,6 +19,23 @@ def open_section(page, section):
     page.locator(f"#{section} > button").click()
 
 
+def test_metrics_of_a_run_made_elsewhere_are_imported_into_the_list(lab, open_page, tmp_path):
+    page = open_page(lab)
+    open_section(page, "runs-import")
+    log, bad = tmp_path / "log.csv", tmp_path / "bad.csv"
+    bad.write_text("a,b\n1,2\n")
+    log.write_text("step,loss\n" + "".join(f"{step},{1 / step}\n" for step in range(1, 9)))
+    control(page, "run-metrics-updates").fill("4")
+    control(page, "run-metrics-name").fill("theirs")
+    control(page, "run-metrics-file").set_input_files(bad)
+    notice = control(page, "run-metrics-notice")
+    expect(notice).to_contain_text("Each row needs one, in a column named step")
+    expect(control(page, "run-metrics-choose")).to_be_enabled()
+    control(page, "run-metrics-file").set_input_files(log)
+    expect(notice).to_contain_text("made elsewhere: 2 steps, 1 metric")
+    expect(page.locator(".lab-runs .list")).to_contain_text("theirs")
+
+
 def vote_rows():
     """Votes of three people on twelve pairs, cy against the others. The texts contain markup."""
     rows = []

@@ -232,7 +232,7 @@ def test_runs_are_compared_exported_renamed_and_deleted(lab, run, open_page):
 def expect_every_export(page) -> None:
     """Each button downloads a file with content; the offered file is gone when it no longer matches the form."""
     control(page, "export-source").select_option("simulated")
-    for what in ("labels", "dataset", "run", "adapter", "model", "reward-model"):
+    for what in ("labels", "dataset", "label-recipe", "run", "recipe", "adapter", "model", "reward-model"):
         with page.expect_download() as download:
             control(page, f"export-{what}").click()
         path = download.value.path()

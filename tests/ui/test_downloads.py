@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -11,14 +12,19 @@ from urllib.parse import unquote
 
 import pytest
 from fake_runs import SCORE, a_run, step
+from sqlalchemy import select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.exporters import label_export
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.run_metrics import add_outside_run
+from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.runs import api as runs
 from rlhf_lab.ui.runs import downloads
@@ -120,6 +126,55 @@ def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, create_file):
     assert not any(Path(name).is_absolute() or ".." in name for name in names)
 
 
+def other_run(ctx, algorithm, **manifest):
+    """A run without a reward model."""
+    config = PolicyConfig.for_algorithm(algorithm).to_dict()
+    return create_run(ctx.db, ctx.project.id, None, "r", config=config, manifest=manifest, total_steps=9)
+
+
+def test_recipes_are_zips_of_a_folder(ctx, create_file):
+    """Of labels, for the chosen trainer and of the chosen people; and of a run. What the page's other fields say is not used."""
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "gloomy", 3)
+    request = ALL_LABELS | {"kind": "label-recipe", "layout": "implicit+chats", "format": "csv"}
+    gloomy = {"trainer": "dpo", "annotators": ["judge:gloomy"]}
+    for changes, config, count in (({}, "RewardConfig(", 8), (gloomy, "DPOConfig(", 3)):
+        with zipfile.ZipFile(create_file(request, **changes)) as bundle:
+            folder = f"recipe-labels-project-{ctx.project.id}"
+            assert config in bundle.read(f"{folder}/train.py").decode()
+            rows = [json.loads(line) for line in bundle.read(f"{folder}/data/train.jsonl").decode().splitlines()]
+            assert len(rows) == count
+            assert isinstance(rows[0]["prompt"], str)  # the embedded model has no chat template
+            assert {name.split("/")[0] for name in bundle.namelist()} == {folder}
+    votes = [row["id"] for row in ctx.db.fetch(select(t.votes.c.id).limit(2)).mappings()]
+    run = other_run(ctx, "dpo", labels={"vote_ids": votes, "digest": "d", "source": "simulated", "weights": []})
+    with zipfile.ZipFile(create_file({"kind": "recipe", "run": run.id})) as bundle:
+        assert len(bundle.read(f"recipe-run-{run.id}/data/train.jsonl").decode().splitlines()) == 2
+        assert f"recipe-run-{run.id}/model/config.json" in bundle.namelist()
+
+
+def test_a_refused_recipe_says_what_to_do_on_the_page(ctx, create):
+    """Without commands and options, which the page does not have."""
+    outside = add_outside_run(ctx.db, ctx.project.id, "theirs", {"file": "log.csv", "sha256": "d"}, {1: {"a": 1.0}})
+    for payload, remedy in (
+        ({"kind": "recipe", "run": other_run(ctx, "sft").id}, "Export a recipe of the labels"),
+        (
+            {"kind": "recipe", "run": other_run(ctx, "ppo").id},
+            "Choose a run with one, or export a recipe of the labels",
+        ),
+        ({"kind": "recipe", "run": a_run(ctx).id}, "Train it again"),
+        ({"kind": "recipe", "run": outside}, "Choose a run of the lab"),
+        ({"kind": "recipe", "run": 99}, "is not in the open project"),
+        ({"kind": "recipe", "run": ""}, "Choose a run first"),
+        ({"kind": "label-recipe", "source": "human"}, "choose those of another source or annotator"),
+        ({"kind": "label-recipe"}, "choose human, simulated or all"),
+        ({"kind": "label-recipe", "source": "all", "trainer": "ppo"}, "no usable trainer"),
+    ):
+        with pytest.raises((ConfigError, StoreError, LabelError), match=remedy) as refused:
+            create(payload)
+        assert not re.search(r"--|rlhf_lab|`", str(refused.value)), payload
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -146,8 +201,9 @@ def test_an_impossible_export_is_refused_and_leaves_no_file(ctx, create, payload
 def test_runs_and_reward_models_of_another_project_are_not_exported(ctx, create):
     run = a_run(ctx)
     new_project(ctx.db)
-    for payload in ({"kind": "run", "run": run.id}, {"kind": "reward-model", "reward_model": run.reward_model_id}):
-        with pytest.raises(ConfigError, match="Another project"):
+    model = {"kind": "reward-model", "reward_model": run.reward_model_id}
+    for payload in ({"kind": "run", "run": run.id}, {"kind": "recipe", "run": run.id}, model):
+        with pytest.raises(ConfigError, match="nother project"):
             create(payload)
 
 

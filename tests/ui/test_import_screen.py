@@ -1,10 +1,11 @@
-"""Section "Import preferences" without a browser: only uploaded files are read, in a separate process.
+"""Section "Import" without a browser: only uploaded files are read, in a separate process.
 
 `test_processes_read_and_import` starts such processes; the other tests call what they run.
 """
 
 import dataclasses
 import json
+import re
 import subprocess
 
 import pytest
@@ -15,6 +16,8 @@ from rlhf_lab.importers.__main__ import handle_request
 from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
+from rlhf_lab.store.run_metrics import metrics_since
+from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.shared import import_process
@@ -184,6 +187,45 @@ def test_a_hub_data_set_is_passed_to_the_process(ctx, screen, monkeypatch):
     common |= {"map": {}, "choices": "", "answers": [], "what": "someone/pairs", "split": "test"}
     assert requests == [common, common | {"config": "en"}]
     json.dumps(requests)
+
+
+def test_metrics_of_a_run_are_added_to_the_open_project(screen_and_processes, ctx, uploads):
+    """By a process that reads the file; steps 1 and 2 of it are the first one here."""
+    file = uploads / "log.csv"
+    file.write_text("step,objective/kl,note\n1,1.0,x\n2,3.0,y\n3,5.0,z\n")
+    request = {"path": str(file), "name": "my\x1blog.csv", "updates_per_step": "2"}
+    message = screen_and_processes.import_run(request)
+    (run,) = runs(ctx.db, ctx.project.id, made_elsewhere=True)
+    assert message == f"Run {run.id}, made elsewhere: 2 steps, 1 metric\nleft out, because they have no numbers: note"
+    assert (run.name, run.outside_file, run.step) == ("my?log.csv", "log.csv", 2)
+    assert metrics_since(ctx.db, run.id, -1) == [(1, {"objective/kl": 2.0}), (2, {"objective/kl": 5.0})]
+
+
+def test_a_file_that_is_no_run_adds_none(screen, ctx, uploads, tmp_path, calls):
+    """Every refusal says what to do, in words of the page."""
+    good, text, bad_step = uploads / "log.csv", uploads / "log.txt", uploads / "bad.jsonl"
+    good.write_text("step,a\n1,1\n2,2\n")
+    text.write_text("hello\n")
+    bad_step.write_text('{"step": -1, "a": 1}\n{"step": 2, "a": 1}\n')
+    (tmp_path / "secret.csv").write_text(good.read_text())
+    updates = "updates_per_step"
+    for request, message, field in (
+        ({"path": str(text)}, "no numbers beside the steps|no step|is empty", None),
+        ({"path": str(bad_step)}, "whole number from 0 to", None),
+        ({"path": str(good), "updates_per_step": "0"}, r'^Updates in a step = "0": give a whole number', updates),
+        ({"path": str(good), "updates_per_step": "x"}, "give a whole number from 1 to 10,000", updates),
+        ({"path": str(good), "run_name": "a\x00b"}, "only visible characters", None),
+        ({"path": str(good), "run_name": "n" * 200}, "a name has 1 to", None),
+        ({"path": str(tmp_path / "secret.csv")}, "Choose it again", None),
+        ({}, "no usable path", None),
+    ):
+        reply = screen.import_run(request)
+        assert re.search(message, reply["error"]), (request, reply)
+        assert "--" not in reply["error"]
+        assert reply.get("field") == field
+    assert runs(ctx.db, made_elsewhere=True) == []
+    visitor = calls(import_data, dataclasses.replace(ctx, operator_secret="secret"))
+    assert "Only the operator" in visitor.import_run({"path": str(good)})["error"]
 
 
 @pytest.mark.parametrize("payload", [{"column_mapping": [1]}, {"source": "x"}, {"source": None}, {"answers": "x"}])

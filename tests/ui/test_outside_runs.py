@@ -124,6 +124,11 @@ def test_updates_become_steps(tmp_path):
     assert read_metrics(path, updates_per_step=2).steps == {1: {"a": 2.0}, 2: {"a": 5.0}, 3: {"a": 9.0}}
 
 
+def test_an_object_of_columns_is_a_table(tmp_path):
+    read = read_metrics(write(tmp_path, "log.jsonl", '{"step": [1, 2], "a": [0.5, null]}'))
+    assert read.steps == {1: {"a": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -138,6 +143,8 @@ def test_updates_become_steps(tmp_path):
         ('{"step": 1, "\\ud800": 1}\n{"step": 2}', "cannot be the name"),
         ('{"step": 1, "' + "n" * 81 + '": 1}\n{"step": 2}', "cannot be the name"),
         ('{"step": 1, "a": 1}\n{"step": 2, "a": ' + "[" * 10000, "row 2"),
+        ('{"train": [{"step": 1, "a": "b", "c": "d"}], "test": [{"step": 1, "a": "b", "c": "d"}]}',
+         "save it as CSV or JSON Lines, with a row for each step"),
         (b"\x00\x01\xff\xfe\x80binary\x00", "."), (b"", "."), ("[]", "."), ('{"log_history": []}', "."), ("{", "."),
     ],
 )  # fmt: skip
@@ -146,7 +153,9 @@ def test_files_that_are_no_metrics_change_nothing(ctx, tmp_path, capsys, content
     with pytest.raises(DataError, match=message):
         read_metrics(path)
     assert main(["import-run", str(path), "--home", str(ctx.home)]) == 1
-    assert "log.jsonl" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "log.jsonl" in printed
+    assert "--" not in printed  # import-run has no option for what a file means
     assert store.runs(ctx.db, made_elsewhere=True) == []
 
 

@@ -12,7 +12,6 @@ from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, RunStatus, Source
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import Role, Run
-from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_model_list import list_reward_models
@@ -33,7 +32,7 @@ from rlhf_lab.ui.run_views.run_comparison import (
     compare_runs,
 )
 from rlhf_lab.ui.runs.backup import api as backup
-from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download, remove_old_files
+from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download, remove_old_files, require_run
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.quality import api as quality
@@ -122,7 +121,7 @@ def build(ctx: Context) -> None:
     widget("runs", "runs/view.js", charts=True, data=data, label="Runs and data")
     with gr.Accordion("Quality of the labels", open=False, elem_id="runs-quality"):
         quality.build(ctx)
-    with gr.Accordion("Import preferences", open=False, elem_id="runs-import"):
+    with gr.Accordion("Import", open=False, elem_id="runs-import"):
         import_data.build(ctx)
     with gr.Accordion("Backup", open=False, elem_id="runs-backup"):
         backup.build(ctx)
@@ -190,14 +189,6 @@ def delete(ctx: Context, payload: RunPayload) -> str:
     require_run(ctx, payload.run)
     run_control.delete(ctx.db, ctx.home, payload.run)
     return f"Run {payload.run} was deleted, with its metrics and checkpoints."
-
-
-def require_run(ctx: Context, run_id: int) -> None:
-    """Raises ConfigError for a run that is not in the open project."""
-    if run_id not in {run.id for run in runs(ctx.db, ctx.project.id, made_elsewhere=True)}:
-        raise ConfigError(
-            f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
-        )
 
 
 #: For each database, the row of each run and the time of the change after which it was computed.

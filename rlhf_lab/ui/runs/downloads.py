@@ -28,11 +28,12 @@ from rlhf_lab.exporters.dataset_folder import export_dataset
 from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out_ties, export_labels, left_out_ties_note
 from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
+from rlhf_lab.exporters.trl_recipe import export_label_recipe, export_run_recipe
 from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.system_role import exports_system_role
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
-from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.gradio_patches import save_to_cache, upload_folder
 from rlhf_lab.ui.share.page import write_page
@@ -48,12 +49,15 @@ class ExportRequest(Payload):
     """What to export. export: the page's number of it, for `export_fractions`. run, reward_model: ids, "" if the page has none to
     choose from.
 
-    The other fields are options of labels and dataset. annotators: whose labels are exported; if empty, those of all. layout: a
-    layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
+    The other fields are options of labels, dataset and label-recipe. annotators: whose labels are exported; if empty, all.
+    layout: a layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
+    trainer: what a label-recipe trains.
     """
 
     export: int | None = None
-    kind: Literal["labels", "dataset", "run", "page", "adapter", "model", "reward-model", "backup"]
+    kind: Literal[
+        "labels", "dataset", "label-recipe", "run", "page", "recipe", "adapter", "model", "reward-model", "backup"
+    ]
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
@@ -63,6 +67,7 @@ class ExportRequest(Payload):
     agreement: float = 0.0
     format: str = "jsonl"
     names: bool = True
+    trainer: Literal["reward", "dpo"] = "reward"
 
 
 class Download(TypedDict):
@@ -129,6 +134,10 @@ def _move_to_cache(path: Path) -> Path:
 def _write(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
     if request.kind in ("labels", "dataset"):
         return _write_labels(ctx, work_folder, request, on_note)
+    if request.kind == "label-recipe":
+        project, folder = ctx.project, work_folder / f"recipe-labels-project-{ctx.project.id}"
+        texts = _recipe_texts(request, ctx.db, project)
+        return _zip_recipe(export_label_recipe(ctx.db, project.id, folder, texts, trainer=request.trainer), folder)
     if request.kind == "backup":
         file = work_folder / backup_name()
         write_backup(ctx.home, file)
@@ -153,8 +162,9 @@ def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_no
 
 
 def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
-    run = get_run(ctx.db, _require_id(request.run, "run"))
-    _require_open_project(ctx, run.project_id)
+    run_id = _require_id(request.run, "run")
+    require_run(ctx, run_id)
+    run = get_run(ctx.db, run_id)
     if request.kind == "page":
         file = work_folder / f"run-{run.id}.html"
         write_page(record(ctx, run.id), file)
@@ -164,7 +174,19 @@ def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note:
     if request.kind == "model":
         folder = export_model(ctx.db, ctx.home, run.id, work_folder, on_note=on_note)
         return write_zip(work_folder / f"{folder.name}.zip", work_folder, sorted(folder.iterdir()), zipfile.ZIP_STORED)
+    if request.kind == "recipe":
+        folder = work_folder / f"recipe-run-{run.id}"
+        texts = _recipe_texts(request.model_copy(update={"source": "all"}), ctx.db, ctx.project)
+        return _zip_recipe(export_run_recipe(ctx.db, ctx.home, run.id, folder, texts), folder)
     return write_zip(work_folder / f"run-{run.id}.zip", work_folder, export_run(ctx.db, ctx.home, run.id, work_folder))
+
+
+def require_run(ctx: Context, run_id: int) -> None:
+    """Raises ConfigError for a run that is not in the open project."""
+    if run_id not in {run.id for run in runs(ctx.db, ctx.project.id, made_elsewhere=True)}:
+        raise ConfigError(
+            f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
+        )
 
 
 def _require_open_project(ctx: Context, project_id: int) -> None:
@@ -194,10 +216,18 @@ def _label_options(request: ExportRequest, db: Database, project: Project) -> La
     )
 
 
+def _recipe_texts(request: ExportRequest, db: Database, project: Project) -> LabelExportOptions:
+    return _label_options(request.model_copy(update={"layout": "training", "ties": "drop"}), db, project)
+
+
 def _require_id(number: int | Literal[""], what: str) -> int:
     if number == "":
         raise ConfigError(f"Choose a {what} first. If there is one, reload the page.")
     return number
+
+
+def _zip_recipe(files: Sequence[Path], folder: Path) -> Path:
+    return write_zip(folder.with_suffix(".zip"), folder.parent, files, zipfile.ZIP_STORED)
 
 
 def write_zip(path: Path, root: Path, files: Sequence[Path], compression: int = zipfile.ZIP_DEFLATED) -> Path:

@@ -34,6 +34,7 @@ const LABEL_OPTIONS = [
     'agreement',
     { '0.0': 'any agreement', 0.5: 'half of the votes agree', 0.66: 'two thirds agree', '1.0': 'all agree' },
   ],
+  ['trainer', 'a recipe trains', { reward: 'a reward model', dpo: 'the model, by DPO' }],
   [
     'format',
     'file format',
@@ -99,9 +100,10 @@ export class ExportCard {
     const { human, simulated } = labels;
     const description =
       `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set ` +
-      'has a card and a record of its provenance; load_dataset opens it.';
+      'has a card and a record of its provenance; load_dataset opens it. A recipe is a folder with a script that ' +
+      'trains on them in TRL.';
     const fields = LABEL_OPTIONS.map(([name, label, choices]) => select(name, label, Object.entries(choices)));
-    const kinds = { labels: 'Labels', dataset: 'Data set (zip)' };
+    const kinds = { labels: 'Labels', dataset: 'Data set (zip)', 'label-recipe': 'Recipe for TRL (zip)' };
     const row = { title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0 };
     return this.row({ ...row, progress: this.progress, read: () => this.labelOptions() });
   }
@@ -116,16 +118,23 @@ export class ExportCard {
       layout: value('layout'),
       agreement: value('agreement'),
       format: value('format'),
+      trainer: value('trainer'),
     };
   }
 
   runRow(runs) {
     const description =
-      'Metrics as CSV, samples, manifest; a page that opens without a lab and prints as a report; or ' +
-      'its latest checkpoint, as a LoRA adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp ' +
-      'load.';
+      'Metrics as CSV, samples, manifest; a page that opens without a lab and prints as a report; a recipe: a ' +
+      'folder with data, reward and a script for TRL; or its latest checkpoint, as a LoRA ' +
+      'adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp load.';
     const items = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];
-    const kinds = { run: 'Run (zip)', page: 'Page to share', adapter: 'Adapter (zip)', model: 'Whole model (zip)' };
+    const kinds = {
+      run: 'Run (zip)',
+      page: 'Page to share',
+      recipe: 'Recipe for TRL (zip)',
+      adapter: 'Adapter (zip)',
+      model: 'Whole model (zip)',
+    };
     const fields = [select('which-run', 'run', items)];
     const read = () => ({ run: this.control('which-run').value });
     return this.row({ title: 'Run', description, fields, kinds, isEnabled: runs.length > 0, read });

@@ -21,9 +21,13 @@ FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson"
 
 
 class ImportProcessRequest(TypedDict, total=False):
-    """The request of `rlhf_lab.importers.__main__`: data to preview, with "save" to import it, or "texts" to read."""
+    """The request of `rlhf_lab.importers.__main__`: data to preview, with "save" to import it, or "texts" to read,
+    or "metrics" of a run to add."""
 
     texts: str
+    metrics: str
+    run_name: str
+    updates_per_step: int
     home: str
     project: int
     what: str

@@ -71,11 +71,18 @@ export function openTab(name) {
   [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === name)?.click();
 }
 
-// Sends a file of the operator.
-export function uploadFile(file, name) {
+// Sends a file of the operator, or a part of one; returns where the lab has it.
+/** @param {Blob} file @param {string} name @returns {Promise<{ path: string, name: string }>} */
+export async function uploadFile(file, name) {
   const body = new FormData();
   body.append('files', file, name);
-  return fetch('gradio_api/upload', { method: 'POST', body, headers: operatorHeader() });
+  try {
+    const reply = await fetch('gradio_api/upload', { method: 'POST', body, headers: operatorHeader() });
+    if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
+    return { path: (await reply.json())[0], name };
+  } catch (error) {
+    throw new Error(`The file could not be sent (${error.message}). Try again.`);
+  }
 }
 
 // Values that this browser tab stores across reloads; null if unset.

@@ -76,7 +76,8 @@ class Backup {
     return this.busy(async () => {
       for (let offset = 0; offset < file.size; offset += this.pieceBytes) {
         showNotice(this.notice, `Sending the backup: ${Math.floor((100 * offset) / file.size)} %`);
-        await api.append({ path: await upload(file.slice(offset, offset + this.pieceBytes)), offset });
+        const piece = await uploadFile(file.slice(offset, offset + this.pieceBytes), 'piece');
+        await api.append({ path: piece.path, offset });
       }
       showNotice(this.notice, 'Checking the backup …');
       const summary = await api.check({}, WHOLE_LAB_MS);
@@ -116,13 +117,4 @@ class Backup {
     if (!(await api.is_confirmed())) return;
     this.showQuestion(html`<p data-do="backup-waits">The backup is checked. Restart the lab to use it.</p>`);
   }
-}
-
-async function upload(piece) {
-  const failure = (reason) => new Error(`The backup could not be sent (${reason}). Try again.`);
-  const reply = await uploadFile(piece, 'piece').catch((error) => {
-    throw failure(error.message);
-  });
-  if (!reply.ok) throw failure(reply.status);
-  return (await reply.json())[0];
 }

@@ -1,4 +1,5 @@
-"""Part "Import preferences": preview a file or a Hub data set, map its columns, import it; list and undo earlier imports.
+"""Part "Import": preview preferences in a file or a Hub data set, map the columns, import them; list and undo earlier imports.
+And the metrics of a run that was made elsewhere.
 
 Votes that the project already has are not changed. If a row is invalid, nothing is imported, unless such rows are skipped. Files
 are read in a separate process (`ui/shared/import_process.py`).
@@ -16,7 +17,9 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.importers.column_mapping import ANSWERS, MEANINGS
 from rlhf_lab.importers.hub_reader import is_hub_id
+from rlhf_lab.importers.run_metrics import visible
 from rlhf_lab.importers.summary import format_undo
+from rlhf_lab.jobs.run_control import MAX_RUN_NAME_CHARS, check_name
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, LongText, Payload
@@ -61,6 +64,15 @@ class ImportPayload(DataPayload):
     use_prompts: bool = False
     drop_duplicates: bool = False
     skip_broken: bool = False
+
+
+class RunMetricsPayload(Payload):
+    """path, name: of an uploaded file. run_name: "" for the file's. updates_per_step: so many steps of the file are one here."""
+
+    path: str
+    name: str = ""
+    run_name: str = ""
+    updates_per_step: int = Field(1, ge=1, le=10_000, title="Updates in a step")
 
 
 class ImportId(Payload):
@@ -127,10 +139,11 @@ def build(ctx: Context) -> None:
         "suffixes": list(FILE_SUFFIXES),
         "lab_command": lab_command(),
         "max_bytes": MAX_UPLOAD_BYTES,
+        "max_run_name_chars": MAX_RUN_NAME_CHARS,
         "main_meanings": list(MAIN_MEANINGS),
         "further_meanings": [name for name in MEANINGS if name not in MAIN_MEANINGS],
     }
-    widget("import_data", "runs/import_data/view.js", data=data, label="Import preferences")
+    widget("import_data", "runs/import_data/view.js", data=data, label="Import")
 
 
 @api.read(Payload)
@@ -158,6 +171,22 @@ def save(ctx: Context, payload: ImportPayload) -> DataReply:
             "skip_broken": payload.skip_broken,
         }
     )
+
+
+@api.action(RunMetricsPayload, role=Role.OPERATOR)
+def import_run(ctx: Context, payload: RunMetricsPayload) -> str:
+    """Add a run that was made elsewhere, with its metrics; returns what was added."""
+    path = uploaded_file(payload.path)
+    name = check_name(payload.run_name or visible(Path(payload.name or path.name).name)[-MAX_RUN_NAME_CHARS:])
+    result = run_in_subprocess(
+        {
+            "metrics": str(path), "home": str(ctx.home), "project": ctx.project.id, "run_name": name,
+            "updates_per_step": payload.updates_per_step,
+        }
+    )  # fmt: skip
+    if "error" in result:
+        raise DataError(str(result["error"]))
+    return str(result["message"])
 
 
 @api.action(ImportId, role=Role.OPERATOR)

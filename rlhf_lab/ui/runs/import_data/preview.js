@@ -1,5 +1,5 @@
 // @ts-check
-// The card "preview" of the section "Import preferences": the first rows, the meaning of the columns, and questions.
+// The card "preview" of the section "Import": the first rows, the meaning of the columns, and questions.
 import { actionButton, optionList, promptView, textView } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';

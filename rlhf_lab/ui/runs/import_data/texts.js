@@ -1,6 +1,6 @@
 // @ts-check
-// Texts of the section "Import preferences", and the person's answers.
-import { plural } from '../../shared/format.js';
+// Texts of the section "Import", and the person's answers.
+import { formatBytes, plural } from '../../shared/format.js';
 
 /** @typedef {import('../../api_types').Preview} Preview */
 /** @typedef {import('../../api_types').ImportRecord} ImportRecord */
@@ -12,6 +12,10 @@ export function withAnswer(answers, answer) {
   const question = (text) => text.split('=', 1)[0];
   return [...answers.filter((other) => question(other) !== question(answer)), answer];
 }
+
+/** @param {{ name: string, size: number }} file @param {string} command that reads files of any size */
+export const tooLargeText = ({ name, size }, command) =>
+  `${name} has ${formatBytes(size)}. Import it with: ${command} FILE`;
 
 /** @param {Preview} preview */
 export function countsText({ rows, votes, prompts, people, layout, choices }) {

@@ -1,5 +1,5 @@
 // @ts-check
-// Section "Import preferences": choose a file or a Hub data set, preview it, map columns, import it; undo an import.
+// Section "Import": choose a file or a Hub data set with preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
 import { actionButton, controlsOf, deleteConfirmation, redraw, showNotice } from '../../shared/dom.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
@@ -8,7 +8,8 @@ import { poll } from '../../shared/poll.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';
 import { PreviewCard } from './preview.js';
-import { canBeUndone, contentsText } from './texts.js';
+import { runMetricsCard } from './run_metrics.js';
+import { canBeUndone, contentsText, tooLargeText } from './texts.js';
 
 /** @typedef {import('../../api_types').ImportList} ImportList */
 /** @typedef {import('../../api_types').ImportRecord} ImportRecord */
@@ -50,6 +51,7 @@ class ImportData {
       operatorOnly(form, this.preview.card),
       this.notice,
       this.imports,
+      operatorOnly(runMetricsCard(api, this.data)),
     );
     poll(this.root, () => this.updateList(), POLL_MS);
   }
@@ -62,6 +64,7 @@ class ImportData {
     // The preview says which votes the project already has; this depends on their source and annotator.
     const lookAgain = () => this.preview.preview && this.look();
     return html`<section class="lab-card ask" aria-label="what to import">
+      <h3>Import preferences</h3>
       <div class="lab-row">
         <span class="muted lab-grow">
           JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats,
@@ -128,18 +131,15 @@ class ImportData {
     if (!file) return;
     this.fields.hub.value = '';
     if (file.size > this.data.max_bytes) {
-      const command = `${this.data.lab_command} import FILE`;
-      this.showMessage(`${file.name} has ${formatBytes(file.size)}. Import it with: ${command}`, true);
+      this.showMessage(tooLargeText(file, `${this.data.lab_command} import`), true);
       return;
     }
     this.showMessage('Sending the file …');
     this.isUploading = true;
     try {
-      const reply = await uploadFile(file, file.name);
-      if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
-      this.setFile({ path: (await reply.json())[0], name: file.name });
+      this.setFile(await uploadFile(file, file.name));
     } catch (error) {
-      this.showMessage(`The file could not be sent (${error.message}). Try again.`, true);
+      this.showMessage(error.message, true);
       return;
     } finally {
       this.fields.file.value = '';

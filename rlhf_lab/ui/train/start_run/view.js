@@ -166,11 +166,9 @@ class StartRun {
     if (!file) return;
     this.showError('');
     try {
-      const reply = await uploadFile(file, file.name);
-      if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
-      this.chosen.file = { path: (await reply.json())[0], name: file.name };
+      this.chosen.file = await uploadFile(file, file.name);
     } catch (error) {
-      this.showError(`The file could not be sent (${error.message}). Try again.`);
+      this.showError(error.message);
     }
     this.updateControls();
   }

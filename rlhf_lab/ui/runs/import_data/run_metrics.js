@@ -1,0 +1,69 @@
+// @ts-check
+// The card "Import a run's metrics" of the section "Import": a file with the curves of a run that was made elsewhere.
+import { actionButton, controlsOf, showNotice } from '../../shared/dom.js';
+import { html } from '../../shared/html.js';
+import { uploadFile } from '../../shared/session.js';
+import { tooLargeText } from './texts.js';
+
+const READ_MS = 6 * 60_000; // the lab stops reading after five minutes
+
+/** @param {import('../../api_types').ImportDataRequests} api */
+export function runMetricsCard(api, data) {
+  const notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="run-metrics-notice"></p>`;
+  const choose = () => fields.file.click();
+  const button = actionButton('run-metrics-choose', 'Choose a file and import it', choose, '');
+  const add = async (event) => {
+    const [file] = event.target.files;
+    if (!file) return;
+    button.disabled = true;
+    try {
+      showNotice(notice, await importFile(api, data, file, fields, (text) => showNotice(notice, text)));
+    } catch (error) {
+      showNotice(notice, error.message, true);
+    }
+    button.disabled = false;
+    fields.file.value = '';
+  };
+  const card = html`<section class="lab-card ask" aria-label="import a run's metrics">
+    <h3>Import a run’s metrics</h3>
+    <p class="muted">
+      The trainer_state.json of TRL, or a CSV, JSON Lines, JSON or Parquet file with a row for each step. The run is then
+      in the list above, where it can be compared, renamed and deleted. The lab has no model of it.
+    </p>
+    <div class="lab-row" style="align-items: end">
+      <label>
+        <span class="muted">name of the run</span>
+        <input
+          class="lab-input" type="text" maxlength=${data.max_run_name_chars} placeholder="that of the file"
+          data-do="run-metrics-name"
+        />
+      </label>
+      <label>
+        <span class="muted">updates in a step</span>
+        <input class="lab-input" type="number" min="1" value="1" size="6" data-do="run-metrics-updates" />
+      </label>
+      ${button}
+      <input
+        type="file" hidden accept=${data.suffixes.join(',')} aria-label="file with metrics" data-do="run-metrics-file"
+        onchange=${add}
+      />
+    </div>
+    <p class="muted">
+      The README of a recipe says how many updates are a step. With 4, steps 1 to 4 of the file become step 1, with the
+      means of their values.
+    </p>
+    ${notice}
+  </section>`;
+  const fields = controlsOf(card, 'run-metrics-');
+  return card;
+}
+
+/** @param {import('../../api_types').ImportDataRequests} api @param {File} file */
+async function importFile(api, data, file, fields, showProgress) {
+  if (file.size > data.max_bytes) throw new Error(tooLargeText(file, `${data.lab_command} import-run`));
+  showProgress('Sending the file …');
+  const uploaded = await uploadFile(file, file.name);
+  showProgress('Reading it …');
+  const choices = { run_name: fields.name.value, updates_per_step: fields.updates.value };
+  return api.import_run({ ...uploaded, ...choices }, READ_MS);
+}
