@@ -32,9 +32,10 @@ OPERATOR_CONTROLS = {
     "Train": ["start-open", "pause", "stop", "knob-beta", "set-beta", "knob-lr", "set-lr", "switch"],
     "Compare": ["blind-pairs", "blind-begin", "blind-rename", "blind-delete"],
     "Runs & data": [
-        "run-rename", "run-resume", "run-delete", "export-labels", "export-dataset", "export-run", "export-reward-model", "export-recipe",
-        "export-label-recipe", "run-metrics-choose", "export-source", "quality-weight", "quality-train", "data-choose", "data-hub", "data-hub-look", "data-back",
-        "backup-create", "backup-choose", "mirror-repository", "mirror-token", "mirror-set-up",
+        "run-rename", "run-resume", "run-delete", "export-labels", "export-dataset", "export-run", "export-reward-model",
+        "export-recipe", "export-label-recipe", "run-metrics-choose", "export-source", "quality-weight", "quality-train",
+        "data-choose", "data-hub", "data-hub-look", "data-back", "backup-create", "backup-choose",
+        "mirror-repository", "mirror-token", "mirror-set-up",
     ],
     "Reward model": ["train", "source"],
     "Project": ["project-rename", "project-temperature", "project-length", "project-open", "project-delete", "stop-engine"],

@@ -27,8 +27,8 @@ export function runMetricsCard(api, data) {
   const card = html`<section class="lab-card ask" aria-label="import a run's metrics">
     <h3>Import a run’s metrics</h3>
     <p class="muted">
-      The trainer_state.json of TRL, or a CSV, JSON Lines, JSON or Parquet file with a row for each step. The run is then
-      in the list above, where it can be compared, renamed and deleted. The lab has no model of it.
+      The trainer_state.json of TRL, or a CSV, JSON Lines, JSON or Parquet file with a row for each step. The run then
+      is in the list above, where it can be compared, renamed and deleted. The lab has no model of it.
     </p>
     <div class="lab-row" style="align-items: end">
       <label>

@@ -1,5 +1,5 @@
 // @ts-check
-// Section "Import": choose a file or a Hub data set with preferences, preview it, map columns, import it; undo an import.
+// Section "Import": choose a file or Hub data set of preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
 import { actionButton, controlsOf, deleteConfirmation, redraw, showNotice } from '../../shared/dom.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
