@@ -4,7 +4,7 @@ train.py            the script: `python train.py`, or `python train.py 2` for tw
 requirements.txt    the packages that it needs
 data/train.jsonl    prompts, or preferences
 model/              the base model; of the Hub only its name, in train.py
-reward.py, reward_model/    the reward of an online algorithm
+reward.py, reward_model/, reward_functions.py, function_*.py    the reward of an online algorithm
 README.md           how to run it, each setting beside TRL's, and what is not translated
 """
 
@@ -31,9 +31,10 @@ from rlhf_lab.exporters.base_model import base_folder, tokenizer_files
 from rlhf_lab.exporters.json_io import portable_name, write_json_lines
 from rlhf_lab.exporters.label_export import LabelExportOptions, label_batches, nothing_to_export_message
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
+from rlhf_lab.exporters.reward_functions import PROMPT_COLUMN, ExportedFunctions, export_functions
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, dpo_settings, online_settings, reward_settings
-from rlhf_lab.exporters.trl_templates import RecipeFacts, readme, reward_script, train_script
-from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, read_terms
+from rlhf_lab.exporters.trl_templates import RecipeFacts, RewardFacts, readme, reward_script, train_script
+from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import get_project, prompts
@@ -71,15 +72,20 @@ def export_run_recipe(
             f"Run {run.id} used {config.algorithm}, for which there is no recipe: only for algorithms that sample, and for dpo. "
             "Export a recipe of the labels instead, or the run's whole model."
         )
-    rows = [{"prompt": _prompt(prompt.text, project, texts)} for prompt in prompts(db, project.id, "train")]
-    script, files, notes = _reward_of(db, home, run, config, project)
+    script, files, functions, notes = _reward_of(db, home, run, config, project)
+    rows = []
+    for prompt in prompts(db, project.id, "train"):
+        rows.append({"prompt": _prompt(prompt.text, project, texts)})
+        if functions.files:
+            rows[-1][PROMPT_COLUMN] = prompt.text
     facts = RecipeFacts(
         title,
         _model_name(project),
         project,
         online_settings(config, dtype),
         rows,
-        files.facts,
+        files.facts if files else None,
+        functions,
         (*_beta_note(db, run), *notes),
     )
     return _write(out_dir, facts, (script, files), force=force)
@@ -158,37 +164,51 @@ def _prompt(text: str, project: Project, texts: LabelExportOptions) -> Any:
 
 def _reward_of(
     db: Database, home: Path, run: Run, config: PolicyConfig, project: Project
-) -> tuple[str, RewardModelFiles, list[str]]:
-    """reward.py of an online run, the files of its reward model, and notes. Raises StoreError if it has no reward model."""
-    if run.reward_model_id is None:
-        raise StoreError(
-            f"Run {run.id} was not trained with a reward model, so there is no reward to export. Choose a run with one, or "
-            "export a recipe of the labels."
-        )
+) -> tuple[str, RewardModelFiles | None, ExportedFunctions, list[str]]:
+    """reward.py of an online run, the files of its reward model, its functions, and notes.
+
+    Raises StoreError if there is nothing that could be its reward.
+    """
     terms = read_terms(run.manifest.get(TERMS_KEY) or [])
+    digests = run.manifest.get(FUNCTIONS_KEY) or {}
+    functions = export_functions([term for term in terms if term.name != REWARD_MODEL], home, digests)
+    if run.reward_model_id is None and not functions.files:
+        why = functions.notes or [f"Run {run.id} was not trained with a reward model or reward functions."]
+        raise StoreError(
+            f"{' '.join(why)} So there is no reward to export. Choose another run, or export a recipe of the labels."
+        )
     weight = next((term.weight for term in terms if term.name == REWARD_MODEL), 0.0 if terms else 1.0)
-    files = reward_model_files(db, home, run.reward_model_id, _model_name(project))
-    unit = saved_numbers(run_folder(home, run.id)).get("score_unit")
-    mean, sd = map(float, unit) if unit else (0.0, 1.0)
-    script = reward_script(files.facts, REWARD_FOLDER, (weight, mean, sd), config, end_token_ids(base_folder(project)))
-    notes = [f"The reward term `{term.label}` with weight {term.weight:g} is missing: add it to `reward` in reward.py."
-             for term in terms if term.name != REWARD_MODEL]  # fmt: skip
+    model, files = _model_name(project), None
+    if run.reward_model_id is not None:
+        files = reward_model_files(db, home, run.reward_model_id, model)
+    saved = saved_numbers(run_folder(home, run.id)).get("score_unit")
+    unit = (float(saved[0]), float(saved[1])) if saved else None
+    reward = RewardFacts(
+        project, model, files.facts if files else None, REWARD_FOLDER, weight, unit, bool(functions.files),
+        end_token_ids(base_folder(project)),
+    )  # fmt: skip
+    notes = list(functions.notes)
     if config.kl_budget is not None and unit is None:
         notes.append(
-            "The run measures the mean and the standard deviation of the base's scores before its first step, and none is "
-            "saved: reward.py has those of the reward model."
+            "The run measures the mean and the standard deviation of the base's rewards before its first step, and none is "
+            "saved: set MEAN and SD in reward.py, or let the run make a checkpoint and export again."
         )
+    return reward_script(reward, config), files, functions, [*notes, *_model_notes(files)]
+
+
+def _model_notes(files: RewardModelFiles | None) -> Iterator[str]:
+    if files is None:
+        return
     if "correction" in files.facts.head_config:
-        notes.append(
+        yield (
             "In the lab the scores ignore some attributes of the texts; those of reward.py contain them (`correction` in "
             f"{REWARD_FOLDER}/reward_head.json)."
         )
     if files.facts.unmet:
-        notes.append(
+        yield (
             "The reward model is no `AutoModelForSequenceClassification`: that needs "
             f"{' and '.join(files.facts.unmet)}. reward.py computes its score from adapter and head instead."
         )
-    return script, files, notes
 
 
 def _beta_note(db: Database, run: Run) -> Iterator[str]:
@@ -205,7 +225,7 @@ def _model_name(project: Project) -> str:
 
 
 def _write(
-    out_dir: Path, facts: RecipeFacts, reward: tuple[str, RewardModelFiles] | None = None, *, force: bool
+    out_dir: Path, facts: RecipeFacts, reward: tuple[str, RewardModelFiles | None] | None = None, *, force: bool
 ) -> list[Path]:
     """reward: reward.py, and the files of its reward model."""
     with atomic_output(out_dir, force=force) as output:
@@ -218,13 +238,20 @@ def _write(
         if reward is not None:
             script, files = reward
             output.add("reward.py").write_text(script, encoding="utf-8")
-            for name in sorted({*files.names, *files.overrides} - NOT_IN_RECIPE):
-                content, path = files.overrides.get(name), output.add(f"{REWARD_FOLDER}/{name}")
-                if content is None:
-                    shutil.copyfile(files.folder / name, path)
-                else:
-                    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            for name, source in facts.functions.files.items():
+                output.add(name).write_text(source, encoding="utf-8")
+            if files is not None:
+                _copy_reward_model(output, files)
     return output.paths
+
+
+def _copy_reward_model(output: AtomicOutput, files: RewardModelFiles) -> None:
+    for name in sorted({*files.names, *files.overrides} - NOT_IN_RECIPE):
+        content, path = files.overrides.get(name), output.add(f"{REWARD_FOLDER}/{name}")
+        if content is None:
+            shutil.copyfile(files.folder / name, path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def _requirements() -> Iterable[str]:

@@ -46,6 +46,7 @@ class TrlSettings:
         left_out: sentences about settings that are not translated.
         updates_per_step: optimizer updates, which TRL counts as steps, in one step of the lab.
         prompts_per_step: different prompts that a step of TRL needs; 0 for trainers that sample nothing.
+        replacement: what trains in place of an algorithm that TRL has not, and what that means; "" for others.
     """
 
     trainer: str
@@ -55,6 +56,7 @@ class TrlSettings:
     left_out: tuple[str, ...]
     updates_per_step: int = 1
     prompts_per_step: int = 0
+    replacement: str = ""
 
 
 #: They change what is stored or how the work is divided, not what is learnt.
@@ -164,6 +166,28 @@ def online_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
         tuple(left_out),
         updates,
         responses // group,
+        _replacement(config, "RLOOTrainer" if is_rloo else "GRPOTrainer", group),
+    )
+
+
+def _replacement(config: PolicyConfig, trainer: str, group: int) -> str:
+    spec = config.spec
+    if spec.is_grouped:
+        return ""
+    gone = " any more (the last was in 1.12)" if config.algorithm == "ppo" else ""
+    had = "no value function" if spec.value_function == "always" else "another baseline"
+    same = "loss" if spec.is_single_pass else "clipped probability ratio" if spec.clips else ""
+    step = ""
+    if spec.update == "natural_gradient":
+        step = " Its steps are Adam's, with a clipped probability ratio, not those of a natural gradient in a trust region."
+    elif spec.loss == "ratio_and_penalty":
+        step = " It clips the probability ratio, where the run had a penalty on the KL to the policy before the step."
+    return (
+        f"TRL has no trainer for {config.algorithm}{gone}. This folder trains with {trainer} instead. The same: the model, the "
+        f"prompts, the reward{f', the {same}' if same else ''} and the settings in the first table below. Not the same: there is "
+        f"{had}: each response is compared with the other {group - 1} to its prompt, and all its tokens get the same "
+        f"advantage.{step} So the curves differ, and `learning_rate` and `beta` may have to be chosen anew; the last section "
+        f"lists every setting that is lost. To train with {config.algorithm} itself in a script: `rlhf_lab.api.Trainer`."
     )
 
 

@@ -1,12 +1,14 @@
 """Texts of a recipe for TRL: train.py, reward.py and README."""
 
 import json
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab import __version__
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.exporters.reward_functions import NO_FUNCTIONS, PROMPT_COLUMN, ExportedFunctions
 from rlhf_lab.exporters.reward_model_card import RewardModelFacts, scoring_code
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
 
@@ -15,8 +17,8 @@ from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
 class RecipeFacts:
     """What the texts of a recipe say.
 
-    title: of what it is made. model: as train.py loads it. rows: of the data. reward: the reward model of reward.py, None for
-    trainers that learn from preferences. notes: sentences about what is not translated.
+    title: of what it is made. model: as train.py loads it. rows: of the data. reward: the reward model of reward.py, functions:
+    those of reward.py; trainers that learn from preferences have neither. notes: sentences about what is not translated.
     """
 
     title: str
@@ -25,7 +27,12 @@ class RecipeFacts:
     settings: TrlSettings
     rows: list[dict[str, Any]]
     reward: RewardModelFacts | None = None
+    functions: ExportedFunctions = NO_FUNCTIONS
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_online(self) -> bool:
+        return self.settings.prompts_per_step > 0
 
     @property
     def is_chat(self) -> bool:
@@ -34,14 +41,14 @@ class RecipeFacts:
     @property
     def needs_template_column(self) -> bool:
         """Whether the data have a column with arguments of the chat template: trainers that sample have a setting for it."""
-        return self.is_chat and self.reward is None and bool(self.project.template_arguments)
+        return self.is_chat and not self.is_online and bool(self.project.template_arguments)
 
 
 def train_script(facts: RecipeFacts) -> str:
     settings, name = facts.settings, facts.settings.trainer
     arguments = {argument.name: argument.value for argument in settings.arguments}
     template_arguments = dict(facts.project.template_arguments)
-    if facts.reward and facts.is_chat and template_arguments:
+    if facts.is_online and facts.is_chat and template_arguments:
         arguments["chat_template_kwargs"] = template_arguments
     lines = "".join(f"    {key}={_python(value)},\n" for key, value in arguments.items())
     rank, alpha = settings.lora
@@ -52,8 +59,8 @@ def train_script(facts: RecipeFacts) -> str:
     if settings.prompts_per_step > len(facts.rows):
         repeats = -(-settings.prompts_per_step // len(facts.rows))
         changes += f"data = data.repeat({repeats})  # a step takes {settings.prompts_per_step} prompts\n"
-    padding, reward = (', padding_side="left"', " reward_funcs=reward,") if facts.reward else ("", "")
-    import_reward = "\nfrom reward import reward\n" if facts.reward else ""
+    padding, reward = (', padding_side="left"', " reward_funcs=reward,") if facts.is_online else ("", "")
+    import_reward = "\nfrom reward import reward\n" if facts.is_online else ""
     return f'''"""{_in_docstring(facts.title)} of RLHF Lab: `python train.py`, or `python train.py 2` for two steps."""
 
 import sys
@@ -82,13 +89,26 @@ trainer.save_state()  # output/trainer_state.json: the metrics of every step
 '''
 
 
-def reward_script(
-    facts: RewardModelFacts, folder: str, scale: tuple[float, float, float], config: PolicyConfig, end_ids: list[int]
-) -> str:
-    """reward.py: the reward that a run's policy is trained with, from token ids.
+@dataclass(frozen=True)
+class RewardFacts:
+    """What reward.py computes.
 
-    scale: weight of the reward model; mean and sd of the weighted scores of the base's responses. end_ids: that end a response.
+    model: None for a reward of functions alone; folder: of its files; weight: of its score. base: of the tokenizer. unit: mean
+    and sd of the weighted sums of the base's responses, None if they were not measured. end_ids: that end a response.
     """
+
+    project: Project
+    base: str
+    model: RewardModelFacts | None
+    folder: str
+    weight: float
+    unit: tuple[float, float] | None
+    has_functions: bool
+    end_ids: list[int]
+
+
+def reward_script(facts: RewardFacts, config: PolicyConfig) -> str:
+    """reward.py: the reward that a run's policy is trained with, from token ids."""
     template_arguments = dict(facts.project.template_arguments)
     template = f", **{_python(template_arguments)}" if template_arguments else ""
     changes, clip = "", config.score_clip
@@ -96,16 +116,18 @@ def reward_script(
         changes += f"    rewards = [max(-{clip}, min({clip}, value)) for value in rewards]  # score_clip\n"
     if config.missing_eos_penalty:
         changes += f"""    for i, ids in enumerate(completion_ids):
-        if not ids or ids[-1] not in {end_ids!r}:
+        if not ids or ids[-1] not in {facts.end_ids!r}:
             rewards[i] -= {config.missing_eos_penalty}  # missing_eos_penalty
 """
-    return f'''"""The reward: reward model {facts.row.id}. 0 is the mean of the base's responses, 1 their standard deviation."""
+    parts = [f"reward model {facts.model.row.id}"] if facts.model else []
+    parts += ["functions"] if facts.has_functions else []
+    unit = "0 is the mean of the base's responses, 1 their standard deviation."
+    unit = unit if facts.unit or not facts.has_functions else "In the unit of its terms."
+    mean, sd = facts.unit or (0.0, 1.0)
+    return f'''"""The reward: {" and ".join(parts)}. {unit}"""
 
-{scoring_code(facts, folder)}
-
-if torch.cuda.is_available():
-    base.to("cuda")
-WEIGHT, MEAN, SD = {", ".join(map(repr, scale))}  # of the run; mean and sd of the base's weighted scores
+{_scoring(facts)}
+WEIGHT, MEAN, SD = {facts.weight!r}, {mean!r}, {sd!r}  # of the reward model; mean and sd of the base's weighted sums
 
 
 def encode_prompt(prompt):
@@ -116,13 +138,45 @@ def encode_prompt(prompt):
     return encoded["input_ids"]
 
 
-def reward(prompts, completion_ids, log_metric=None, **columns):
-    rows = zip(prompts, completion_ids, strict=True)
-    rewards = [(WEIGHT * score_ids(encode_prompt(prompt), ids) - MEAN) / SD for prompt, ids in rows]
+{_FUNCTION_CODE if facts.has_functions else ""}def reward(prompts, completion_ids, log_metric=None, **columns):
+    rows = [(encode_prompt(prompt), ids) for prompt, ids in zip(prompts, completion_ids, strict=True)]
+    totals = {"[WEIGHT * score_ids(*row) for row in rows]" if facts.model else "[0.0] * len(rows)"}
+{_FUNCTION_LINES if facts.has_functions else ""}    rewards = [(total - MEAN) / SD for total in totals]
     if log_metric:
         log_metric("objective/scores", sum(rewards) / len(rewards))
 {changes}    return rewards
 '''
+
+
+def _scoring(facts: RewardFacts) -> str:
+    """Imports, tokenizer and, if there is a reward model, `score_ids`."""
+    imports = "\nfrom reward_functions import TERMS\n" if facts.has_functions else ""
+    if facts.model is None:
+        return f"""from transformers import AutoTokenizer
+{imports}
+tokenizer = AutoTokenizer.from_pretrained({_python(facts.base)})"""
+    return f"""{scoring_code(facts.model, facts.folder)}{imports}
+
+if torch.cuda.is_available():
+    base.to("cuda")"""
+
+
+_FUNCTION_CODE = '''def response_text(prompt_ids, ids):
+    """As in the lab: the text that the response adds to the prompt, without special tokens."""
+    before, whole, alone = (
+        tokenizer.decode(part, skip_special_tokens=True) for part in (prompt_ids, [*prompt_ids, *ids], ids)
+    )
+    return whole[len(before) :] if whole.startswith(before) else alone
+
+
+'''
+_FUNCTION_LINES = f"""    texts = [response_text(*row) for row in rows]
+    for name, weight, function in TERMS:
+        values = function(texts, columns["{PROMPT_COLUMN}"])
+        if log_metric:
+            log_metric(f"objective/reward/{{name}}", sum(values) / len(values))
+        totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
+"""
 
 
 def readme(facts: RecipeFacts) -> str:
@@ -136,17 +190,19 @@ def readme(facts: RecipeFacts) -> str:
     return f"""# {_in_line(facts.title)} with TRL {TRL_VERSION}
 
 Written by RLHF Lab {__version__}. The training starts again from the base model, with {settings.trainer}Trainer and the
-settings below.
-
+settings below. It needs Python 3.11 or newer.
+{_paragraph(settings.replacement)}
 ```bash
 python3 -m venv .venv && . .venv/bin/activate
 pip install -r requirements.txt
-python train.py 2    # two steps, to try it
+python train.py 2    # two steps of TRL, to try it
 python train.py      # all of it
 ```
 
-Run it in this folder. The adapter is then in `output/final`, and the metrics of every step in `output/trainer_state.json`. The
-lab shows them beside its own under *Runs & data* after this command, or after *Import a run's metrics* there{_in_form(settings)}:
+Run it in this folder. Warnings about `gradient_checkpointing` and, without a GPU, about `pin_memory` mean nothing here. The
+adapter is then in `output/final`: `{_auto_class(settings)}.from_pretrained("output/final"{_labels(settings)})` of PEFT loads it
+with the base. The metrics of every step are in `output/trainer_state.json`. The lab shows them beside its own under *Runs &
+data* after this command, or after *Import a run's metrics* there{_in_form(settings)}:
 
 ```bash
 python -m rlhf_lab import-run THIS_FOLDER/output{_updates(settings)}
@@ -159,7 +215,7 @@ train.py by their number, so that an update has as many rows.
 
 | | |
 |---|---|
-| `data/train.jsonl` | {len(facts.rows):,} {"prompts" if facts.reward else "preferences"}, {_form(facts)} |
+| `data/train.jsonl` | {len(facts.rows):,} {"prompts" if facts.is_online else "preferences"}, {_form(facts)} |
 | base model | {"the folder `model`" if facts.model == "model" else f"`{facts.model}` of the Hub"} |
 {_reward_rows(facts)}
 ## Settings
@@ -177,6 +233,19 @@ train.py by their number, so that an update has as many rows.
 
 Not a setting, but different: the random numbers of adapter and sampling, so no step is the same; {_text_differences(facts)}.
 """
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph below another one; "" without a text."""
+    return f"\n{textwrap.fill(text, 120)}\n" if text else ""
+
+
+def _auto_class(settings: TrlSettings) -> str:
+    return f"AutoPeftModelFor{'SequenceClassification' if settings.trainer == 'Reward' else 'CausalLM'}"
+
+
+def _labels(settings: TrlSettings) -> str:
+    return ", num_labels=1" if settings.trainer == "Reward" else ""
 
 
 def _updates(settings: TrlSettings) -> str:
@@ -205,21 +274,27 @@ def _form(facts: RecipeFacts) -> str:
 
 
 def _reward_rows(facts: RecipeFacts) -> str:
-    if facts.reward is None:
+    if not facts.is_online:
         return ""
-    form = "its adapter and head"
-    if facts.reward.offset is not None:
-        call = '`AutoModelForSequenceClassification.from_pretrained("reward_model", num_labels=1)`'
-        form = f"{call}: its logit + {facts.reward.offset:.6g} is the score of the reward model"
-    return (
-        "| `reward.py` | the reward, from the same token ids as in the lab and in its unit: 0 is the mean of the base's own "
-        f"responses, 1 their standard deviation |\n| `reward_model/` | {form} |\n"
-    )
+    rows = [("reward.py", "the reward, from the same token ids as in the lab and in its unit, which is written there")]
+    if facts.reward is not None:
+        form = "its adapter and head"
+        if facts.reward.offset is not None:
+            call = '`AutoModelForSequenceClassification.from_pretrained("reward_model", num_labels=1)`'
+            form = f"{call}: its logit + {facts.reward.offset:.6g} is the score of the reward model"
+        rows.append(("reward_model/", form))
+    if facts.functions.names:
+        terms = "; ".join(
+            f"{_in_line(label)}, weight {weight:g}, of `{file}`" for label, weight, file in facts.functions.names
+        )
+        copies = "copies of the run's own and the lab's functions: code, which you should read before you run it"
+        rows += [("reward_functions.py", f"functions with TRL's signature: {terms}"), ("function_*.py", copies)]
+    return "".join(f"| `{name}` | {text} |\n" for name, text in rows)
 
 
 def _text_differences(facts: RecipeFacts) -> str:
     special = "a special token that is written in a text is encoded as that token, in the lab as text"
-    if facts.reward:
+    if facts.is_online:
         return special
     end = "the end of the chat template" if facts.is_chat else "an end token"
     return f"{special}; TRL ends every text with {end}, in the lab a text that was cut off has none"

@@ -1,12 +1,14 @@
 """Recipes for TRL: settings worked out by hand, the lab's own prompts and scores, and scripts that run in TRL."""
 
 import ast
+import hashlib
 import json
 import math
 import os
 import runpy
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -164,6 +166,13 @@ def test_batches_of_ppo():
         "gradient_checkpointing": False, "logging_steps": 1, "report_to": "none",
     }  # fmt: skip
     assert found == expected
+    assert settings.replacement.startswith("TRL has no trainer for ppo any more (the last was in 1.12)")
+    for part in (
+        "GRPOTrainer",
+        "no value function: each response is compared with the other 3",
+        "clipped probability ratio",
+    ):
+        assert part in settings.replacement
     text = " ".join(settings.left_out)
     for part in ("kl_budget = 4.0", "vf_coef = 0.1", "group_size = 1", "30 responses per step", "k3 estimate"):
         assert part in text
@@ -186,6 +195,25 @@ def test_groups_of_rloo_and_grpo():
         assert (found["scale_rewards"], found["loss_type"], found["epsilon"]) == (whole, "grpo", 0.2)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "parts"),
+    [
+        ("ppo_penalty", ["GRPOTrainer", "no value function", "clips the probability ratio"]),
+        ("trpo", ["GRPOTrainer", "no value function", "Adam", "natural gradient"]),
+        ("a2c", ["RLOOTrainer", "no value function"]),
+        ("reinforce", ["RLOOTrainer", "each response is compared with the other 3"]),
+        ("rloo", []), ("grpo", []),
+    ],
+)  # fmt: skip
+def test_a_recipe_says_which_algorithm_trl_has_in_its_place(db, home, tmp_path, algorithm, parts):
+    """At the beginning of the README, above the commands; nothing for an algorithm that TRL has."""
+    lab = Lab(db, home, EMBEDDED_MODEL)
+    text = (lab.recipe(tmp_path / "out", lab.run(algorithm)) / "README.md").read_text(encoding="utf-8")
+    beginning = text[: text.index("```bash")]
+    assert all(part in beginning for part in parts)
+    assert ("TRL has no trainer" in text) is bool(parts)
+
+
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("kind", ["chat", "plain"])
 def test_reward_and_prompts_are_those_of_the_lab(db, home, tmp_path, monkeypatch, kind, pooling):
@@ -193,7 +221,7 @@ def test_reward_and_prompts_are_those_of_the_lab(db, home, tmp_path, monkeypatch
     chat = ChatSettings("very happy king", {"loud": True} if kind == "chat" else {})
     model = chat_model(tmp_path / "base") if kind == "chat" else EMBEDDED_MODEL
     lab = Lab(db, home, model, pooling, chat)
-    terms = [{"name": "reward_model", "weight": 2.0, "options": {}}, {"name": "json", "weight": 1.0, "options": {}}]
+    terms = [{"name": "reward_model", "weight": 2.0, "options": {}}]
     run = lab.run("ppo", manifest={"reward_terms": terms}, score_clip=1.0, missing_eos_penalty=0.5)
     checkpoint = home / "runs" / run / "step-000002"
     checkpoint.mkdir(parents=True)
@@ -225,10 +253,120 @@ def test_reward_and_prompts_are_those_of_the_lab(db, home, tmp_path, monkeypatch
             lab.reward.scores([names["encode_prompt"](row["prompt"])], [ids]).item(), abs=1e-4
         )
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert "`json` with weight 1 is missing" in text
     assert "beta was 0.432" in text
     assert ("no `AutoModelForSequenceClassification`" in text) is (pooling == "mean")
     assert ("AutoModelForSequenceClassification" in (folder / "reward.py").read_text()) is (pooling == "last")
+
+
+OWN_FUNCTIONS = """
+def short(response):
+    return -len(response.split())
+
+def asks(prompt, response, bonus=1):
+    return bonus * (prompt.count("e") + 10 * ("e" in response))
+
+def many(prompts, responses):
+    return [len(a) + len(b) / 1000 for a, b in zip(prompts, responses)]
+"""
+
+
+def own_term(file, function, weight):
+    return {"name": "own", "weight": weight, "options": {"file": file, "function": function}}
+
+
+def with_functions(home, source, *terms, name="mine.py"):
+    """The manifest of a run that trained with these functions of a file in the lab's folder."""
+    file = home / "rewards" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(source, encoding="utf-8")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    labels = [f"{file.stem}.{term['options']['function']}" for term in terms if term["name"] == "own"]
+    return {"reward_terms": list(terms), "reward_functions": dict.fromkeys(labels, digest)}
+
+
+@pytest.mark.parametrize("kind", ["chat", "plain"])
+def test_reward_functions_are_files_of_the_recipe(db, home, tmp_path, monkeypatch, kind):
+    """Of a response, of both, and of a batch, with the lab's prompts and texts; and two that the lab has. 0.3 and 0.5: the unit.
+
+    Sums are worked out by hand from the texts: weight -1 for words, 0.5 for the e of the prompt (ten more for one in the
+    response), 0.001 for lengths, 4 for a response of 2 to 3 words, 8 for one with a "ki".
+    """
+    chat = ChatSettings("very happy king", {"loud": True} if kind == "chat" else {})
+    lab = Lab(db, home, chat_model(tmp_path / "base") if kind == "chat" else EMBEDDED_MODEL, "mean", chat)
+    shipped = [{"name": "length", "weight": 4.0, "options": {"min_words": 2, "max_words": 3}},
+               {"name": "regex", "weight": 8.0, "options": {"pattern": r'\b"?ki'}}]  # fmt: skip
+    own = [own_term("mine.py", "short", 1.0), own_term("mine.py", "asks", 0.5), own_term("mine.py", "many", 0.001)]
+    run = lab.run(
+        "grpo", manifest=with_functions(home, OWN_FUNCTIONS, *own, *shipped), reward_model_id=None, score_clip=None
+    )
+    checkpoint = home / "runs" / run / "step-000002"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text('{"numbers": {"score_unit": [0.3, 0.5]}}')
+    folder = lab.recipe(tmp_path / "out", run)
+    assert (folder / "function_1.py").read_text() == OWN_FUNCTIONS
+    assert not (folder / "reward_model").exists()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    names = runpy.run_path("reward.py")
+    for module in ("reward_functions", "function_1", "function_2"):
+        monkeypatch.delitem(sys.modules, module)
+    rows = data_of(folder)[:2]
+    assert [row["lab_prompt"] for row in rows] == list(PROMPTS[:2])
+    prompt_ids = [lab.backbone.encode_prompt(text) for text in PROMPTS[:2]]
+    responses = [lab.backbone.encode_response(text) for text in (" the king", " a small dog saw the moon sun")]
+    texts = [lab.backbone.decode(ids, after=prompt) for prompt, ids in zip(prompt_ids, responses, strict=True)]
+    logged = {}
+    found = names["reward"](
+        prompts=[row["prompt"] for row in rows], completions=["unused"] * 2, completion_ids=responses,
+        lab_prompt=[row["lab_prompt"] for row in rows], log_metric=logged.__setitem__, trainer_state=None,
+    )  # fmt: skip
+    assert [len(text.split()) for text in texts] == [2, 7]
+    e_in_prompts = [PROMPTS[0].count("e"), PROMPTS[1].count("e")]
+    lengths = [len(prompt) + len(text) / 1000 for prompt, text in zip(PROMPTS, texts, strict=False)]
+    sums = [-2 + 0.5 * (e_in_prompts[0] + 10) + 0.001 * lengths[0] + 4 * 1 + 8,
+            -7 + 0.5 * (e_in_prompts[1] + 10) + 0.001 * lengths[1] + 4 * 0]  # fmt: skip
+    assert found == pytest.approx([(total - 0.3) / 0.5 for total in sums])
+    assert logged["objective/reward/mine.short"] == -4.5
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert "mine.asks, weight 0.5, of `function_1.py`" in readme
+    assert "is missing" not in readme
+
+
+@pytest.mark.parametrize(
+    ("source", "recorded", "reason"),
+    [
+        ("import rlhf_lab.common\ndef f(r): return 1", None, "it needs the lab"),
+        ("def f(r):\n    from rlhf_lab import api\n    return 1", None, "it needs the lab"),
+        ("def f(r): return 1", "def f(r): return 2", "not the one that the run trained with"),
+        ("def f(r): return", "def f(r:", "cannot be read"), (None, "x", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_exported_is_named(db, home, tmp_path, capsys, source, recorded, reason):
+    """With a reward model the recipe says so in its README; without one there is no reward, and no recipe."""
+    lab = Lab(db, home, EMBEDDED_MODEL)
+    manifest = with_functions(home, source or "x", own_term("mine.py", "f", 2.0))
+    file = home / "rewards" / "mine.py"
+    file.unlink() if source is None else file.write_text(recorded or source)
+    model = {"name": "reward_model", "weight": 1.0, "options": {}}
+    with_model = manifest | {"reward_terms": [model, *manifest["reward_terms"]]}
+    folder = lab.recipe(tmp_path / "out", lab.run("ppo", manifest=with_model))
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "The reward function `mine.f` with weight 2 is missing" in text
+    assert reason in text
+    assert not list(folder.glob("*function*"))
+    arguments = ["recipe", lab.run("ppo", manifest=manifest, reward_model_id=None), "--out", str(tmp_path / "none")]
+    assert main(["export", *arguments, "--home", str(home)]) == 1
+    assert reason in (printed := capsys.readouterr().err)
+    assert "So there is no reward to export. Choose another run, or export a recipe of the labels." in printed
+
+
+def test_what_a_function_imports_is_named(db, home, tmp_path):
+    """Beside the standard library and what the recipe installs."""
+    source = "import re, numpy.linalg\nfrom os import path\nimport textstat\nfrom . import words\ndef f(r): return 1"
+    lab = Lab(db, home, EMBEDDED_MODEL)
+    run = lab.run("ppo", manifest=with_functions(home, source, own_term("mine.py", "f", 2.0)), reward_model_id=None)
+    text = (lab.recipe(tmp_path / "out", run) / "README.md").read_text(encoding="utf-8")
+    assert "`mine.f` imports `a module beside it`, `textstat`: install or copy that too" in text
 
 
 def test_a_classifier_is_loaded_from_its_folder_alone(db, home, tmp_path, monkeypatch):
@@ -310,7 +448,7 @@ def test_requests_that_cannot_be_met(db, home, tmp_path, capsys):
     labels = {"labels": {"vote_ids": [1], "digest": "d", "source": "human", "weights": []}}
     for arguments, message in (
         ([lab.run("sft", manifest=labels)], "there is no recipe"),
-        ([lab.run("ppo", reward_model_id=None)], "was not trained with a reward model"),
+        ([lab.run("ppo", reward_model_id=None)], "was not trained with a reward model or reward functions"),
         (["99"], "no run 99"), (["../x"], "no run: give the id of a run, or the word labels"),
         (["labels", "--source", "simulated"], "no simulated labels"),
     ):  # fmt: skip

@@ -160,7 +160,7 @@ def test_a_refused_recipe_says_what_to_do_on_the_page(ctx, create):
         ({"kind": "recipe", "run": other_run(ctx, "sft").id}, "Export a recipe of the labels"),
         (
             {"kind": "recipe", "run": other_run(ctx, "ppo").id},
-            "Choose a run with one, or export a recipe of the labels",
+            "Choose another run, or export a recipe of the labels",
         ),
         ({"kind": "recipe", "run": a_run(ctx).id}, "Train it again"),
         ({"kind": "recipe", "run": outside}, "Choose a run of the lab"),
