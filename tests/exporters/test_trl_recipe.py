@@ -209,7 +209,7 @@ def test_a_recipe_says_which_algorithm_trl_has_in_its_place(db, home, tmp_path, 
     """At the beginning of the README, above the commands; nothing for an algorithm that TRL has."""
     lab = Lab(db, home, EMBEDDED_MODEL)
     text = (lab.recipe(tmp_path / "out", lab.run(algorithm)) / "README.md").read_text(encoding="utf-8")
-    beginning = text[: text.index("```bash")]
+    beginning = " ".join(text[: text.index("```bash")].split())
     assert all(part in beginning for part in parts)
     assert ("TRL has no trainer" in text) is bool(parts)
 
@@ -541,14 +541,19 @@ print("IDS", trainer._tokenize_prompts(rows)[0])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chat", "plain"])
-@pytest.mark.parametrize("what", ["ppo", "rloo", "dpo", "labels"])
+@pytest.mark.parametrize("what", ["ppo", "rloo", "dpo", "labels", "functions"])
 def test_each_script_trains_two_steps(db, home, tmp_path, trl_python, kind, what):
     """With TRL itself; prompts have the same token ids as in the lab."""
     chat = ChatSettings("king", {"loud": True} if kind == "chat" else {})
     lab = Lab(db, home, chat_model(tmp_path / "base") if kind == "chat" else EMBEDDED_MODEL, "mean", chat)
-    sizes = {"batch_size": 8, "max_new_tokens": 8} if what in ("ppo", "rloo") else {"label_batch": 2}
-    folder = lab.recipe(tmp_path / "out", what if what == "labels" else lab.run(what, **sizes))
-    is_online = what in ("ppo", "rloo")
+    sizes = {"batch_size": 8, "max_new_tokens": 8} if what in ("ppo", "rloo", "functions") else {"label_batch": 2}
+    if what == "functions":
+        own = [own_term("mine.py", name, 0.5) for name in ("short", "asks", "many")]
+        run = lab.run("grpo", manifest=with_functions(home, OWN_FUNCTIONS, *own), reward_model_id=None, **sizes)
+    else:
+        run = what if what == "labels" else lab.run(what, **sizes)
+    folder = lab.recipe(tmp_path / "out", run)
+    is_online = what in ("ppo", "rloo", "functions")
     command = [trl_python, "-c", PROMPT_IDS] if is_online else [trl_python, "train.py", "2"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
@@ -559,6 +564,7 @@ def test_each_script_trains_two_steps(db, home, tmp_path, trl_python, kind, what
     assert [row["step"] for row in history][:2] == [1, 2]
     assert (folder / "output" / "final" / "adapter_model.safetensors").is_file()
     assert ("objective/scores" in history[0]) is is_online
+    assert ("objective/reward/mine.asks" in history[0]) is (what == "functions")
     if is_online:
         ids = ast.literal_eval(done.stdout.rpartition("IDS ")[2])
         assert ids[: len(PROMPTS)] == [lab.backbone.encode_prompt(text) for text in PROMPTS]
