@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             position = RunLogger(db, args.home, args.run_id, tracker).execute(args.wait)
         except (ConfigError, ClaimedError) as error:
             if args.wait:  # of the engine, which does not read what this process prints
-                add_note(db, args.run_id, f"not logged to {args.to}: {error}", 0, tracker=1)
+                add_note(db, args.run_id, f"not logged to {args.to}: {error}", 0, tracker=1, failed=1)
             raise
     text = f"{tracker.name} has run {args.run_id} up to step {position.step}"
     print_result(args, {"run": args.run_id, "to": tracker.name} | asdict(position), text)

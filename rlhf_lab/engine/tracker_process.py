@@ -1,4 +1,5 @@
-"""Logs a run to a tracker: reads its steps from the store, and sends each one once. Runs in a process of its own.
+"""Logs a run to a tracker: reads its steps from the store, and sends each one once. Runs in a process of its own. The training of
+its reward model is another run there.
 
 The trackers are those of Accelerate (accelerate/tracking.py). Their names for the numbers are the ones that TRL's trainers give
 them there (docs/FROM_TRL.md).
@@ -11,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +24,14 @@ from rlhf_lab import __version__
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES
 from rlhf_lab.common.paths import run_folder
-from rlhf_lab.common.program_names import lab_command
-from rlhf_lab.common.records import Run, Sample
+from rlhf_lab.common.records import RewardModelRow, Run, Sample
 from rlhf_lab.errors import ClaimedError, LabError, StoreError, TrackerError
 from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.jobs.run_control import open_job
 from rlhf_lab.jobs.run_tracking import Tracker
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
 from rlhf_lab.store.runs import add_note, get_run
 
@@ -50,15 +51,15 @@ class Position:
     step: int = -1
 
     @classmethod
-    def load(cls, file: Path, run: Run, project: str) -> Self:
-        """The stored position; the beginning if there is none for this project."""
+    def load(cls, file: Path, name: str, project: str) -> Self:
+        """The stored position; the beginning, under this name, if there is none for this project."""
         try:
             position = cls(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             position = None
         if position is not None and position.project == project:
             return position
-        return cls(project, f"{run.name} ({unique_id(run)})")
+        return cls(project, name)
 
 
 def unique_id(run: Run) -> str:
@@ -66,10 +67,10 @@ def unique_id(run: Run) -> str:
     return f"{run.id}-{int(1000 * run.created_at):x}"
 
 
-def start_backend(tracker: Tracker, run: Run, name: str, config: dict[str, Any], folder: Path) -> tuple[Any, str]:
+def start_backend(tracker: Tracker, unique: str, name: str, config: dict[str, Any], folder: Path) -> tuple[Any, str]:
     """Start one of Accelerate's trackers; returns it, and how to look at what it logs.
 
-    name: of the run in the tracker; if it exists there, it is continued. folder: for files that the tracker keeps locally.
+    unique, name: of the run in the tracker; if it exists there, it is continued. folder: for files that the tracker keeps here.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Accelerate, which imports torch, would occupy memory of the GPU
     from accelerate import PartialState, tracking
@@ -91,7 +92,7 @@ def start_backend(tracker: Tracker, run: Run, name: str, config: dict[str, Any],
                 x_disable_machine_info=True, x_save_requirements=False,
             )  # fmt: skip
             backend = tracking.WandBTracker(
-                tracker.project, name=name, id=f"rlhf-lab-{unique_id(run)}", config=config, resume="allow", save_code=False,
+                tracker.project, name=name, id=f"rlhf-lab-{unique}", config=config, resume="allow", save_code=False,
                 settings=settings, dir=tracker.route.get("WANDB_DIR") or folder,
             )  # fmt: skip
             look = "on its page there; if wandb is offline, send the run's files with: wandb sync"
@@ -130,6 +131,21 @@ def tracker_key(name: str) -> str:
     return name if name.startswith("eval/") else f"train/{name}"
 
 
+def reward_model_steps(report: Mapping[str, Any]) -> list[tuple[int, dict[str, float]]]:
+    """The training of a reward model as steps: the loss of each update, at the last one the numbers of its report.
+
+    TRL's RewardTrainer has these names for loss and accuracies. Step 0 alone, if only the head was fitted.
+    """
+    numbers = {
+        f"train/{key.removeprefix('train_')}" if key.startswith("train_") else f"eval/{key}": float(value)
+        for key, value in report.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    steps = {step: {"train/loss": float(loss)} for step, loss in enumerate(report.get("loss") or (), 1)}
+    last = max(steps, default=0)
+    return list((steps | {last: steps.get(last, {}) | numbers}).items())
+
+
 class RunLogger:
     """Sends the steps of a run to a tracker until the run ends, or the process that started this one."""
 
@@ -144,8 +160,7 @@ class RunLogger:
         self._db, self._run, self._tracker, self._start = db, get_run(db, run_id), tracker, start
         self._folder = run_folder(home, run_id) / "tracking"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._folder / f"{tracker.name}-{tracker.project}.json"
-        self._position = Position.load(self._file, self._run, tracker.project)
+        self._position = self._load_position()
         self._backend: Any = None
 
     def execute(self, wait_s: float = 0.0) -> Position:
@@ -156,7 +171,9 @@ class RunLogger:
         """
         try:
             with FileLock(self._folder / f"{self._tracker.name}.lock", timeout=wait_s):
-                self._position = Position.load(self._file, self._run, self._tracker.project)
+                self._position = self._load_position()
+                if self._run.reward_model_id is not None:
+                    self._send_reward_model(get_reward_model(self._db, self._run.reward_model_id))
                 self._follow()
         except Timeout:
             raise ClaimedError(
@@ -167,6 +184,35 @@ class RunLogger:
         except Exception as error:
             raise TrackerError(self._note_failure(type(error).__name__, str(error))) from error
         return self._position
+
+    def _position_file(self, suffix: str = "") -> Path:
+        return self._folder / f"{self._tracker.name}-{self._tracker.project}{suffix}.json"
+
+    def _load_position(self) -> Position:
+        name = f"{self._run.name} ({unique_id(self._run)})"
+        return Position.load(self._position_file(), name, self._tracker.project)
+
+    def _send_reward_model(self, row: RewardModelRow) -> None:
+        """The training of the run's reward model, unless this tracker has it."""
+        file = self._position_file(f"-reward-model-{row.id}")
+        name, unique = f"{self._run.name}: reward model {row.id} ({unique_id(self._run)})", unique_id(self._run)
+        position = Position.load(file, name, self._tracker.project)
+        steps = [(step, values) for step, values in reward_model_steps(row.report) if step > position.step]
+        if not steps:
+            return
+        config = row.config | {"reward_model": row.id, "labels": len(row.snapshot.vote_ids), "rlhf_lab": __version__}
+        folder = self._folder / f"reward-model-{row.id}"
+        with self._time_limit():
+            backend, _ = self._start(self._tracker, f"{unique}-reward-{row.id}", position.name, config, folder)
+            for step, values in steps:
+                self._log(backend, step, values)
+            backend.finish()
+        position.step = steps[-1][0]
+        write_file_atomically(file, json.dumps(asdict(position)))
+
+    def _log(self, backend: Any, step: int, values: dict[str, Any]) -> None:
+        options = {"commit": True} if self._tracker.name == "wandb" else {}  # otherwise it waits for the next step
+        backend.log(values, step=step, **options)
 
     def _follow(self) -> None:
         parent = os.getppid()
@@ -200,10 +246,9 @@ class RunLogger:
             values: dict[str, Any] = {tracker_key(k): v for k, v in metrics.items() if math.isfinite(v)}
             if samples:
                 values["completions"] = logged_value(self._tracker.name, samples, step)
-            options = {"commit": True} if self._tracker.name == "wandb" else {}  # otherwise it waits for the next step
-            self._backend.log(values, step=step, **options)
+            self._log(self._backend, step, values)
         self._position.step = step
-        write_file_atomically(self._file, json.dumps(asdict(self._position)))
+        write_file_atomically(self._position_file(), json.dumps(asdict(self._position)))
 
     def _begin(self) -> Any:
         """Start the tracker, and note in the run's history where its data are."""
@@ -212,7 +257,7 @@ class RunLogger:
             "run": run.id, "model": portable_name(get_project(self._db, run.project_id).model),
             "reward_model": run.reward_model_id, "rlhf_lab": __version__,
         }  # fmt: skip
-        backend, look = self._start(self._tracker, run, position.name, config, self._folder)
+        backend, look = self._start(self._tracker, unique_id(run), position.name, config, self._folder)
         project = "" if name == "tensorboard" else f", project {position.project}, run {position.name}"
         add_note(self._db, run.id, f"logged to {name}{project}; look at it {look}", max(0, position.step), tracker=1)
         return backend
@@ -243,12 +288,9 @@ class RunLogger:
             if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
                 details = details.replace(value, "…")
         details = " ".join(details.split())[:_MAX_ERROR_CHARS]
-        message = (
-            f"{self._tracker.name} failed, and the run goes on without it ({kind}). To send the missing steps: "
-            f"{lab_command()} track {self._run.id} --to {self._tracker.option}"
-        )
+        message = self._tracker.failure(self._run.id, kind)
         try:
-            add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1)
+            add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1, failed=1)
         except StoreError as error:
             logging.getLogger("rlhf_lab.engine").warning("the failure could not be noted: %s", error)
         return f"{message}\n{details}" if details else message

@@ -5,10 +5,14 @@ delay a step. The engine starts it for each run whose manifest names a tracker.
 """
 
 import importlib.metadata
+import logging
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -19,14 +23,15 @@ from rlhf_lab.common.paths import STORE_VARIABLE
 from rlhf_lab.common.process_env import TRAINING_ENV, minimal_environment
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.common.records import TRACKER_KEY, Run
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.filesystem import JOURNAL_VARIABLE
-from rlhf_lab.store.runs import add_note
+from rlhf_lab.store.runs import add_note, events, get_run
 
 TRACK_VARIABLE = "RLHF_LAB_TRACK"  # replaces a missing option --track
 OFF = "off"
 DEFAULT_PROJECT = "rlhf-lab"
+FAILED = "failed"  # in the payload of a note: it says how the tracker failed
 WAIT_S = 600  # for the process that still logs the part of the run before it was resumed
 TRACK_HELP = (
     "log metrics and samples of each step to trackio, wandb or tensorboard, or to a project of yours with trackio:PROJECT or "
@@ -49,6 +54,7 @@ OWN_PATTERNS = {
     "wandb": ("WANDB_*", "NETRC"),
     "tensorboard": (),
 }
+log = logging.getLogger("rlhf_lab.jobs")
 MAX_PROCESSES = 3  # of 0.3 GB each; one whose tracker hangs lives for minutes after its run
 _processes: list[subprocess.Popen[bytes]] = []
 
@@ -115,6 +121,17 @@ class Tracker:
         """The value of --to for this tracker."""
         return self.name if self.name == "tensorboard" else f"{self.name}:{self.project}"
 
+    def command(self, run_id: int) -> str:
+        """That sends what this tracker lacks of a run."""
+        return f"{lab_command()} track {run_id} --to {self.option}"
+
+    def failure(self, run_id: int, reason: str) -> str:
+        """What a run's history says of a tracker that failed."""
+        return (
+            f"{self.name} failed, and the run goes on without it ({reason}). To send the missing steps: "
+            f"{self.command(run_id)}"
+        )
+
     def environment(self) -> dict[str, str]:
         """The environment of the process that logs: what this tracker needs of the lab's, and the route."""
         patterns = (*PASSED_PATTERNS, *OWN_PATTERNS[self.name])
@@ -139,7 +156,8 @@ def tracker_entry(choice: str | None = None) -> dict[str, Any]:
 
 def start_tracking(db: Database, home: Path, run: Run) -> subprocess.Popen[bytes] | None:
     """Start the process that logs a run; None if its manifest names no tracker, or if MAX_PROCESSES live already, which is noted
-    in the run's history. It ends by itself after the run, or after this process. Raises OSError, ConfigError and StoreError."""
+    in the run's history. It ends by itself after the run, or after this process. If it ends in another way, that is noted, too.
+    Raises OSError, ConfigError and StoreError."""
     if TRACKER_KEY not in run.manifest:
         return None
     tracker = Tracker.from_record(run.manifest[TRACKER_KEY])
@@ -147,13 +165,38 @@ def start_tracking(db: Database, home: Path, run: Run) -> subprocess.Popen[bytes
     if len(_processes) >= MAX_PROCESSES:
         add_note(
             db, run.id, f"not logged to {tracker.name}: three runs are being logged already. To send it later: "
-            f"{lab_command()} track {run.id} --to {tracker.option}", max(0, run.step), tracker=1,
+            f"{tracker.command(run.id)}", max(0, run.step), tracker=1,
         )  # fmt: skip
         return None
     command = ["track", str(run.id), "--to", tracker.option, "--home", str(home), "--wait", str(WAIT_S)]
+    started_at = time.time()
     process = subprocess.Popen(
         [sys.executable, "-m", "rlhf_lab", *command], env=tracker.environment(), start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     _processes.append(process)
+    arguments = (process, home, run.id, tracker, started_at)
+    threading.Thread(target=_note_its_end, args=arguments, name=f"tracker of run {run.id}", daemon=True).start()
     return process
+
+
+def _note_its_end(
+    process: subprocess.Popen[bytes], home: Path, run_id: int, tracker: Tracker, started_at: float
+) -> None:
+    """Wait for the process of a tracker, in a thread; if it ended without success and without a note, note that."""
+    code = process.wait()
+    if code == 0:
+        return
+    reason = f"its process ended with code {code}"
+    if code < 0:
+        reason = f"its process was ended by signal {-code}"
+    if code == -getattr(signal, "SIGKILL", 9):
+        reason += ", perhaps because memory ran out"
+    try:
+        with Database.open(home) as db:
+            if not any(FAILED in event.payload and event.created_at >= started_at for event in events(db, run_id)):
+                add_note(
+                    db, run_id, tracker.failure(run_id, reason), max(0, get_run(db, run_id).step), tracker=1, failed=1
+                )
+    except LabError as error:  # the run was deleted, or the database is gone
+        log.warning("the tracker of run %d: %s, which could not be noted: %s", run_id, reason, error)

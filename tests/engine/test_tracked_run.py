@@ -22,13 +22,13 @@ TRACKER = Tracker("trackio", "p", {})
 
 
 class Fake:
-    """A tracker whose first `log` does something; `reached` is set then."""
+    """A tracker whose first `log` does something; `reached` is set then. The run's reward model is sent to another one."""
 
     def __init__(self, log):
         self.behaviour, self.reached, self.steps = log, threading.Event(), []
 
-    def start(self, *_):
-        return self, "there"
+    def start(self, tracker, unique, name, *_):
+        return (Fake(lambda: None) if ": reward model" in name else self), "there"
 
     def log(self, values, step=None):
         self.reached.set()
@@ -113,7 +113,7 @@ def test_a_tracked_run_is_bit_identical(lab, plain, at, monkeypatch, quick, beha
 def test_a_stopped_run_goes_on_in_the_same_run_of_the_tracker(lab, plain, at, monkeypatch, quick):
     fake, threads, names = Fake(lambda: None), [], []
     start = fake.start
-    fake.start = lambda tracker, run, name, *rest: names.append(name) or start()
+    fake.start = lambda tracker, unique, name, *rest: names.append(name) or start(tracker, unique, name)
     monkeypatch.setattr(worker_module, "start_tracking", in_a_thread(fake, threads))
     run_id = tracked(lab)
     at(3, lambda: run_control.stop(lab.db, run_id))
@@ -123,7 +123,8 @@ def test_a_stopped_run_goes_on_in_the_same_run_of_the_tracker(lab, plain, at, mo
         thread.join(30)
     assert outcome(lab, run_id) == plain
     assert fake.steps == [0, 1, 2, 3, 4, 5]
-    assert len(set(names)) == 1
+    assert [name for name in names if ": reward model" in name] == names[:1]
+    assert len(set(names[1:])) == 1
 
 
 def test_a_tracker_whose_process_cannot_be_started_does_not_stop_the_run(lab, monkeypatch):

@@ -9,14 +9,15 @@ import threading
 
 import pytest
 
-from rlhf_lab.common.enums import EventKind, RunStatus
-from rlhf_lab.common.records import Sample, StepResult
+from rlhf_lab.common.enums import EventKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.engine import tracker_process
 from rlhf_lab.engine.tracker_process import RunLogger, sample_markdown, tracker_key
 from rlhf_lab.errors import ClaimedError, StoreError, TrackerError
 from rlhf_lab.jobs.run_tracking import Tracker
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import create_run, delete_run, events, set_run_status
 
@@ -115,6 +116,36 @@ def test_a_resumed_run_continues_its_run_in_the_tracker_without_repeated_steps(d
     assert [step for step, _, _ in first.logged] == [0, 1, 2]
     assert second.logged == [(3, {"train/lr": 0.3}, {})]
     assert second.started[0][1] == first.started[0][1] == before.name == after.name
+
+
+REPORT = {
+    "loss": [0.7, 0.6, 0.5], "accuracy": 0.75, "train_accuracy": 0.9, "labels": 20, "agreement": None, "note": "n", "folds": 5,
+    "calibration": [[0.5, 1.0, 3]], "tie_accuracy": math.nan, "used": True,
+}  # fmt: skip
+
+
+def test_the_reward_model_of_a_run_is_a_run_of_its_own(db, home, run):
+    """The loss of each update, at the last one what the report says; once. The names are those of TRL's RewardTrainer."""
+    snapshot = LabelSnapshot((1, 2), "d", Source.HUMAN)
+    row = add_reward_model(db, run.project_id, "x", config={"lr": 0.1}, report=REPORT, snapshot=snapshot)
+    tracked = create_run(db, run.project_id, row.id, "my run", config={"algorithm": "ppo"}, manifest={}, total_steps=4)
+    record_step(db, tracked.id, StepResult(1, {"lr": 0.5}))
+    set_run_status(db, tracked.id, RunStatus.STOPPED)
+    kept = Kept()
+    RunLogger(db, home, tracked.id, BOARD, kept.start).execute()
+    numbers = {"eval/accuracy": 0.75, "train/accuracy": 0.9, "eval/labels": 20.0, "eval/folds": 5.0}
+    assert [(step, values) for step, values, _ in kept.logged] == [
+        (1, {"train/loss": 0.7}), (2, {"train/loss": 0.6}), (3, {"train/loss": 0.5} | numbers), (1, {"train/lr": 0.5})
+    ]  # fmt: skip
+    (_, name, config, folder), (_, own_name, _, own_folder) = kept.started
+    assert name == f"my run: reward model {row.id} ({own_name.removeprefix('my run (')}"
+    assert (config["lr"], config["labels"], folder) == (0.1, 2, own_folder / f"reward-model-{row.id}")
+    assert kept.finished == 2
+    assert [words for words, _ in notes(db, tracked)] == ["logged to tensorboard; look at it there"]
+    record_step(db, tracked.id, StepResult(2, {"lr": 0.4}))
+    RunLogger(db, home, tracked.id, BOARD, kept.start).execute()
+    assert kept.logged[4:] == [(2, {"train/lr": 0.4}, {})]
+    assert tracker_process.reward_model_steps({"accuracy": 1.0, "loss": []}) == [(0, {"eval/accuracy": 1.0})]
 
 
 def test_another_project_gets_all_steps(db, home, run):

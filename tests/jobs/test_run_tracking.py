@@ -4,8 +4,11 @@ import argparse
 import dataclasses
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from typing import ClassVar
 
 import pytest
@@ -13,10 +16,14 @@ import pytest
 from rlhf_lab.cli import track
 from rlhf_lab.cli.track import set_route
 from rlhf_lab.common.enums import RunStatus
-from rlhf_lab.common.records import Run
+from rlhf_lab.common.records import Run, StepResult
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_tracking
 from rlhf_lab.jobs.run_tracking import Tracker, start_tracking, tracker_entry
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import add_note, create_run, delete_run, events
 
 RUN = Run(3, 1, None, "r", RunStatus.QUEUED, {}, {}, 0, 4, "", 100.25, 0.0)
 
@@ -110,6 +117,9 @@ class Process:
 
     def poll(self):
         return self.returncode
+
+    def wait(self):
+        return 0
 
 
 @pytest.fixture
@@ -227,6 +237,66 @@ def test_the_command_hides_its_environment_before_anything_else(monkeypatch):
     monkeypatch.setattr(track, "hide_environment", hide)
     with pytest.raises(Hidden):
         track.run(argparse.Namespace())
+
+
+@pytest.fixture
+def run_with_tracker(tmp_path, empty_home):
+    home = shutil.copytree(empty_home, tmp_path / "home")
+    with Database.open(home) as db:
+        project = create_project(db, "tales", "tiny", "abc", "tales", 7, [("Once", "train")])
+        manifest = {"tracker": {"name": "trackio", "project": "mine", "route": {}}}
+        run = create_run(db, project.id, None, "r", config={"algorithm": "ppo"}, manifest=manifest, total_steps=4)
+        record_step(db, run.id, StepResult(2, {"objective/kl": 0.5}))
+        yield db, home, run
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -9 $$", "its process was ended by signal 9, perhaps because memory ran out"),
+        ("kill -15 $$", "its process was ended by signal 15"), ("exit 3", "its process ended with code 3"), ("exit 0", None),
+    ],
+)  # fmt: skip
+def test_a_process_that_ends_without_a_word_is_noted(run_with_tracker, tmp_path, monkeypatch, script, reason):
+    db, home, run = run_with_tracker
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(run_tracking, "_processes", [])
+    monkeypatch.setattr(run_tracking.sys, "executable", str(program))
+    process = start_tracking(db, home, run)
+    (watcher,) = [one for one in threading.enumerate() if one.name == f"tracker of run {run.id}"]
+    watcher.join(30)
+    assert process.returncode is not None
+    noted = [(event.payload["words"], event.applied_step) for event in events(db, run.id)]
+    words = (
+        f"trackio failed, and the run goes on without it ({reason}). To send the missing steps: "
+        f"python -m rlhf_lab track {run.id} --to trackio:mine"
+    )
+    assert noted == ([(words, 2)] if reason else [])
+
+
+def test_a_process_that_said_why_it_failed_is_noted_once(run_with_tracker, tmp_path, monkeypatch):
+    """And a run that was deleted meanwhile is no error."""
+    db, home, run = run_with_tracker
+    tracker = Tracker("trackio", "mine", {})
+
+    class Ended:
+        def wait(self):
+            return 1
+
+    add_note(db, run.id, "an earlier failure", 1, tracker=1, failed=1)
+    add_note(db, run.id, "logged to trackio", 1, tracker=1)
+    run_tracking._note_its_end(Ended(), home, run.id, tracker, time.time() + 60)
+    add_note(db, run.id, "it says why", 1, tracker=1, failed=1)
+    run_tracking._note_its_end(Ended(), home, run.id, tracker, time.time() - 60)
+    words = [event.payload["words"] for event in events(db, run.id)]
+    assert [text.partition(",")[0] for text in words] == [
+        "an earlier failure", "logged to trackio", "trackio failed", "it says why"
+    ]  # fmt: skip
+    delete_run(db, run.id)
+    run_tracking._note_its_end(Ended(), home, run.id, tracker, 0.0)
 
 
 def test_at_most_three_processes_live_at_a_time(started, notes, tmp_path):
