@@ -122,11 +122,13 @@ class ColumnMappingError(DataError):
     Args:
         message: what is unknown.
         remedy: the command line option that resolves it; the page shows the same with the fields of its form.
-        columns: those of the file.
         answers: keys of ANSWERS among which the user can choose.
+        columns: those among which the user can choose; `parse_file` adds those that can be mapped.
     """
 
-    def __init__(self, message: str, remedy: str, columns: Iterable[str], answers: Iterable[str] = ()) -> None:
+    def __init__(
+        self, message: str, remedy: str = "", answers: Iterable[str] = (), columns: Iterable[str] = ()
+    ) -> None:
         self.answers = {answer: ANSWERS[answer] for answer in answers}
         options = " or ".join(f"--answer {answer} ({meaning})" for answer, meaning in self.answers.items())
         super().__init__(f"{message} {remedy}{f'Say which: {options}.' if options else ''}")
@@ -257,9 +259,7 @@ def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) ->
     return ({"score_second": successor} if column and successor in available else {}) | dict(overrides)
 
 
-def reject_rival_columns(
-    mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str], available: Iterable[str]
-) -> None:
+def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
     """Raise ColumnMappingError if several columns have names of one meaning that decides what a row says.
 
     filled_columns: those with a value in at least one row.
@@ -286,7 +286,6 @@ def reject_rival_columns(
             raise ColumnMappingError(
                 f'Several columns can mean "{meaning}": {_join_names(rivals)}.',
                 f"Say which: {' or '.join(map_option(meaning, name) for name in rivals[:6])}{both}.",
-                available,
             )
 
 
@@ -309,7 +308,6 @@ def _require_column(column: str, available: list[str]) -> str:
         raise ColumnMappingError(
             f'There is no column "{column}" in row 1. The columns are {_join_names(available)}.',
             "Choose one of them.",
-            available,
         )
     return column
 
@@ -334,7 +332,6 @@ def _detect_row_format(
                 f"There are two pairs of texts: {names[0]} and {names[1]}, {names[2]} and {names[3]}.",
                 f"Say which to take: {map_option('chosen', names[0])} {map_option('rejected', names[1])}, or "
                 f"{map_option('first', names[2])} {map_option('second', names[3])}.",
-                available,
             )
     if ("chosen", "rejected") in pairs:
         return CHOSEN_REJECTED
@@ -347,7 +344,6 @@ def _detect_row_format(
             f"Row 1 has two texts, but nothing says which is better. The columns are {_join_names(available)}.",
             "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map "
             "score_first=COLUMN --map score_second=COLUMN.",
-            available,
         )
     if {"completion", "label"} <= set(available):
         raise DataError(
@@ -358,7 +354,6 @@ def _detect_row_format(
         f"Row 1 has no pair of texts that the lab knows by name. The columns are {_join_names(available)}.",
         "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN "
         "--map choice=COLUMN.",
-        available,
     )
 
 

@@ -68,10 +68,8 @@ TEXT_START = re.compile(r"\A(?:\s|<s>|<bos>|\[BOS\])+", re.IGNORECASE)
 CUT_LIST = re.compile(r"""\s*\[\s*(["'])(?!.*\1\s*\])(?!.*\]\s*\Z)""", re.DOTALL)
 
 
-def settle_texts(
-    rows: Iterable[SourceRow | RowError], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> list[SourceRow | RowError]:
-    """The rows; LeftOut in place of those with texts in doubt that the user leaves out. answers: keys of ANSWERS.
+def settle_texts(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> list[SourceRow | RowError]:
+    """The rows; LeftOut in place of those with texts in doubt that the user leaves out.
 
     Raises ColumnMappingError for what only the user can decide.
     """
@@ -81,14 +79,14 @@ def settle_texts(
     for row in rows:
         key, column, reason = ("", "", "")
         if isinstance(row, SourceRow) and "first_on_left" not in options.mapping.by_meaning:  # no export of a lab
-            key, column, reason = _find_doubt(row, options, answers, printed)
+            key, column, reason = _find_doubt(row, options, printed)
         if not key:
             settled.append(row)
             continue
         answer = "chats" if key == "chats" else "texts"
-        if f"{answer}=skip" not in answers:
+        if f"{answer}=skip" not in options.answers:
             message = f"{row.location}: {column} {reason}."
-            raise ColumnMappingError(message, "", columns, (f"{answer}=plain", f"{answer}=skip"))
+            raise ColumnMappingError(message, answers=(f"{answer}=plain", f"{answer}=skip"))
         settled.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
     return settled
 
@@ -107,9 +105,7 @@ def _printed_columns(rows: Iterable[SourceRow | RowError], options: ParseOptions
     }
 
 
-def _find_doubt(
-    row: SourceRow, options: ParseOptions, answers: Collection[str], printed: Collection[str]
-) -> tuple[str, str, str]:
+def _find_doubt(row: SourceRow, options: ParseOptions, printed: Collection[str]) -> tuple[str, str, str]:
     """(key of UNDIVIDED, column, what its text looks like) for the first text in doubt; three times "" for none."""
     mapping = options.mapping
     for meaning in (*TEXT_MEANINGS, *FURTHER_TEXTS):
@@ -117,9 +113,9 @@ def _find_doubt(
         value, problem = _try_chat(mapping.value(row.cells, meaning), meaning)
         if not problem and meaning in printed and isinstance(value, str) and is_printed_object(value):
             problem = "looks like an object that a program printed, in a form that the lab cannot read"
-        if problem and "chats=plain" not in answers:
+        if problem and "chats=plain" not in options.answers:
             return "chats", column, problem
-        if "texts=plain" in answers or meaning not in TEXT_MEANINGS:
+        if "texts=plain" in options.answers or meaning not in TEXT_MEANINGS:
             continue
         if meaning != "prompt" and not problem and (reason := _hidden_parts(value, meaning, column)):
             return "parts", column, reason
@@ -207,11 +203,9 @@ def _hidden_turns(text: str, meaning: str) -> str:
     return ""
 
 
-def reject_contradictions(
-    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> None:
+def reject_contradictions(rows: Iterable[SourceRow], options: ParseOptions) -> None:
     """Raise ColumnMappingError if a vote is the name of one text in its row, and as a word means the other one."""
-    is_answered = not {"votes=names", "votes=words"}.isdisjoint(answers)
+    is_answered = not {"votes=names", "votes=words"}.isdisjoint(options.answers)
     for row in rows:
         votes = votes_in(row, options.mapping)
         names = options.names_in(row) if votes else {}
@@ -220,7 +214,7 @@ def reject_contradictions(
                 continue
             for pair in (*options.name_columns.sure, *options.name_columns.possible):
                 if normalize_cell(vote) in (normalize_cell(cell_at(row.cells, column)) for column in pair):
-                    reject_unknown_sides(options.mapping, pair, columns, answers)
+                    reject_unknown_sides(options.mapping, pair, options.answers)
             word = choice_of_word(vote, options.choices)
             if word in (None, name) or is_answered:
                 continue
@@ -228,17 +222,13 @@ def reject_contradictions(
                 raise ColumnMappingError(
                     f'{row.location}: the vote is "{str(vote)[:40]}", the name of the {name} text in this row, but as a word it '
                     f"means {word}.",
-                    "",
-                    columns,
-                    ("votes=names", "votes=words"),
+                    answers=("votes=names", "votes=words"),
                 )
 
 
-def reject_speakers(
-    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> None:
+def reject_speakers(rows: Iterable[SourceRow], options: ParseOptions) -> None:
     """Raise ColumnMappingError if all pairs of earlier turns begin with what may be names of several speakers."""
-    if "history" not in options.mapping.by_meaning or "history=rounds" in answers:
+    if "history" not in options.mapping.by_meaning or "history=rounds" in options.answers:
         return
     names: dict[str, None] = {}
     for row in rows:
@@ -256,7 +246,6 @@ def reject_speakers(
             f"{column} holds pairs that begin with {shown}: questions, or names of speakers.",
             "If they are names, call the speakers user, assistant and system in the file, or leave the column out: "
             f"{map_option('history')}. ",
-            columns,
             ("history=rounds",),
         )
 
@@ -268,14 +257,12 @@ def _may_be_name(text: str) -> bool:
     )
 
 
-def find_notation(
-    rows: Sequence[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> str:
+def find_notation(rows: Sequence[SourceRow], options: ParseOptions) -> str:
     """How the scores are written, as `parse_number` takes it. Raises ColumnMappingError if only the user knows.
 
     Without a question, a point comes before decimals: all scores can be read so, and no other reading changes which is higher.
     """
-    if answered := next((notation for notation in NOTATIONS if f"numbers={notation}" in answers), ""):
+    if answered := next((notation for notation in NOTATIONS if f"numbers={notation}" in options.answers), ""):
         return answered
     meanings = [names for names in SCORES if set(names) <= set(options.mapping.by_meaning)]
     pairs = [[options.mapping.value(row.cells, name) for name in names] for row in rows for names in meanings]
@@ -290,7 +277,7 @@ def find_notation(
     other = next((cell for cell in cells if cell != example), example)
     shown = f"{example!r} and {other!r}" if other != example else repr(example)
     offered = [f"numbers={name}" for name in fitting or NOTATIONS]
-    raise ColumnMappingError(f"The scores hold {shown}.", "", columns, offered)
+    raise ColumnMappingError(f"The scores hold {shown}.", answers=offered)
 
 
 def _sign(pair: Sequence[object], notation: str) -> int | None:
@@ -299,13 +286,11 @@ def _sign(pair: Sequence[object], notation: str) -> int | None:
     return None if a is None or b is None else (a > b) - (a < b)
 
 
-def find_day_first(
-    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> bool | None:
+def find_day_first(rows: Iterable[SourceRow], options: ParseOptions) -> bool | None:
     """Whether the day comes first in dates such as 11/28/2026; None if there are none. Raises ColumnMappingError if only the user
     knows, because no date of the file has a day after the 12th."""
     for answer, day_first in (("dates=day_first", True), ("dates=month_first", False)):
-        if answer in answers:
+        if answer in options.answers:
             return day_first
     values = [options.mapping.value(row.cells, "created_at") for row in rows]
     dates = [date for value in values if (date := day_and_month(value))]
@@ -316,14 +301,11 @@ def find_day_first(
     raise ColumnMappingError(
         f"{options.mapping.by_meaning['created_at']} holds dates such as {example[:40]!r}.",
         f"If they are no times, leave the column out: {map_option('created_at')}. ",
-        columns,
         ("dates=day_first", "dates=month_first"),
     )
 
 
-def find_repeated_prompt(
-    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> bool:
+def find_repeated_prompt(rows: Iterable[SourceRow], options: ParseOptions) -> bool:
     """Whether answers that begin with their plain prompt are what follows it.
 
     Raises ColumnMappingError if both answers of nearly all rows do, and the user has not said so.
@@ -343,27 +325,23 @@ def find_repeated_prompt(
     ]
     if not repeats or len(repeats) < NEARLY_ALL * len(plain):
         return False
-    if not {"prompts=cut", "prompts=keep"} & set(answers):
+    if not {"prompts=cut", "prompts=keep"} & set(options.answers):
         raise ColumnMappingError(
             f"Both answers begin with the prompt, in {len(repeats)} of {len(plain)} rows, as {repeats[0][0][:40]!r} does.",
-            "",
-            columns,
-            ("prompts=cut", "prompts=keep"),
+            answers=("prompts=cut", "prompts=keep"),
         )
-    return "prompts=cut" in answers
+    return "prompts=cut" in options.answers
 
 
-def find_ranks(
-    rows: Iterable[SourceRow], columns: Collection[str], options: ParseOptions, answers: Collection[str]
-) -> bool:
+def find_ranks(rows: Iterable[SourceRow], options: ParseOptions) -> bool:
     """Whether the lower of two scores is better.
 
     Raises ColumnMappingError if the user has not said so and the scores may be ranks: a column is called so, or the texts of each
     row have the numbers from 1 on, each once.
     """
     names = next((pair for pair in SCORES if set(pair) <= set(options.mapping.by_meaning)), ())
-    if not names or {"scores=high", "scores=low"} & set(answers):
-        return "scores=low" in answers
+    if not names or {"scores=high", "scores=low"} & set(options.answers):
+        return "scores=low" in options.answers
     column = options.mapping.by_meaning[names[0]]
     groups: dict[int, list[float | None]] = defaultdict(list)
     for row in rows:
@@ -375,9 +353,7 @@ def find_ranks(
     if may_be_ranks or re.search(r"(?i)(?<![a-z])rank(?:ing)?(?![a-z])|Rank", column):
         raise ColumnMappingError(
             f"The numbers in {column} may be scores, or ranks, of which 1 is the best.",
-            "",
-            columns,
-            ("scores=high", "scores=low"),
+            answers=("scores=high", "scores=low"),
         )
     return False
 
@@ -387,11 +363,10 @@ def map_prompt(
     overrides: Mapping[str, str],
     rows: Iterable[SourceRow],
     filled_columns: list[str],
-    available: Iterable[str],
 ) -> ColumnMapping:
     """The mapping with the prompt's column. Raises ColumnMappingError if only the user knows it.
 
-    available: columns and parts of columns, of which the user can choose; filled_columns: columns that hold something.
+    filled_columns: columns that hold something.
     """
     if "prompt" in mapping.by_meaning or "prompt" in overrides or overrides.get("history"):
         return mapping  # earlier turns that the user maps end with the prompt
@@ -420,7 +395,6 @@ def map_prompt(
         raise ColumnMappingError(
             f"No column holds the prompt. It may be the shared beginning of {sides}, if their texts begin with it.",
             f"If it is: {map_option('prompt')}.",
-            available,
         )
     if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:
         return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": candidates[0]})
@@ -430,7 +404,6 @@ def map_prompt(
         f"No column is called prompt. The prompt may be in {names}{shared}.",
         f"Say which: {map_option('prompt', candidates[0])}"
         + (f", or {map_option('prompt')} for the shared beginning." if shared else "."),
-        available,
     )
 
 

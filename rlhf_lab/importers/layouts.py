@@ -42,7 +42,7 @@ from rlhf_lab.importers.comparisons import (
     split_tree,
 )
 from rlhf_lab.importers.options import find_options
-from rlhf_lab.importers.parsed_rows import RowError, SourceRow, list_filled_columns
+from rlhf_lab.importers.parsed_rows import RowError, SourceRow, list_columns, list_filled_columns
 from rlhf_lab.importers.remedies import map_option
 
 SUMMARIES = {
@@ -120,7 +120,7 @@ def unfold_rows(
 
     Raises ColumnMappingError if only the user knows which column holds the votes, or which texts of two lists are compared.
     """
-    columns = list(dict.fromkeys(column for row in rows if isinstance(row, SourceRow) for column in row.cells))
+    columns = list_columns(rows)
     if is_own_export(columns):
         return UnfoldedRows(rows)
     has_pair = has_text_pair(columns, overrides)
@@ -282,7 +282,7 @@ def _expansions_of_text_lists(
     if not answer:
         plain = ("texts=plain",) if _columns_of_strings((chosen, rejected), rows) else ()
         message = f"{chosen} and {rejected} hold lists of one or several texts."
-        raise ColumnMappingError(message, "", kinds, (*choices, *plain))
+        raise ColumnMappingError(message, answers=(*choices, *plain), columns=kinds)
     return [partial(pair_text_lists, chosen, rejected, answer == "lists=paired")]
 
 
@@ -307,7 +307,7 @@ def _choose_votes(columns: Sequence[str], known: Mapping[str, str]) -> str:
         raise ColumnMappingError(
             f"Several columns hold answers of people: {', '.join(columns[:12])}.",
             f"Say which of them says which text is better: {options}.",
-            columns,
+            columns=columns,
         )
     return columns[0] if columns else ""
 

@@ -82,7 +82,7 @@ def _reason(row: SourceRow, mapped: Collection[str]) -> str:
 
 
 def leave_out_doubtful(
-    rows: Sequence[SourceRow | RowError], unused: Iterable[str], columns: Iterable[str], answers: Collection[str]
+    rows: Sequence[SourceRow | RowError], unused: Iterable[str], answers: Collection[str]
 ) -> list[SourceRow | RowError]:
     """The rows; LeftOut in place of those that a column such as is_rejected, or RejectionTime, calls invalid.
 
@@ -101,9 +101,7 @@ def leave_out_doubtful(
         index, reason = next(iter(reasons.items()))
         raise ColumnMappingError(
             f"{rows[index].location}: {reason}, so the row may not count; {len(reasons)} of {len(rows)} rows are such.",
-            "",
-            columns,
-            ("status=skip", "status=count"),
+            answers=("status=skip", "status=count"),
         )
     return [
         LeftOut(row.row_number, row.location, reasons[index]) if index in reasons else row

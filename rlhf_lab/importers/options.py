@@ -125,9 +125,8 @@ def find_options(
     if len(starts) > 1 and numbers and not {FROM_ZERO, FROM_ONE} & set(answers):
         raise ColumnMappingError(
             f"{vote} names the {len(texts)} texts by {', '.join(map(str, sorted(numbers)))}.",
-            "",
-            columns,
-            (FROM_ZERO, FROM_ONE),
+            answers=(FROM_ZERO, FROM_ONE),
+            columns=columns,
         )
     start = 0 if FROM_ZERO in answers or (starts == [0] and FROM_ONE not in answers) else 1
     return Options((texts, *same), vote, start)
@@ -174,9 +173,8 @@ def _holds_ranks(
         return False
     raise ColumnMappingError(
         f"{vote} holds {example}: the texts by their numbers, the best first, or the ranks of the texts.",
-        "",
-        columns,
-        (ORDER, RANKS),
+        answers=(ORDER, RANKS),
+        columns=columns,
     )
 
 

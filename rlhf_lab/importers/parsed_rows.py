@@ -67,6 +67,11 @@ class LeftOut(RowError):  # noqa: N818  no exception
     """A row, or a part of one, that holds no vote that counts. message: why."""
 
 
+def list_columns(rows: Iterable[SourceRow | RowError]) -> list[str]:
+    """The columns that at least one row has."""
+    return list(dict.fromkeys(column for row in rows if isinstance(row, SourceRow) for column in row.cells))
+
+
 def list_filled_columns(rows: Iterable[SourceRow | RowError]) -> list[str]:
     """The columns with a value in at least one row."""
     filled: dict[str, None] = {}

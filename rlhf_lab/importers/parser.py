@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from rlhf_lab.importers.doubts import (
     texts_of,
 )
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
-from rlhf_lab.importers.layouts import unfold_rows
+from rlhf_lab.importers.layouts import UnfoldedRows, unfold_rows
 from rlhf_lab.importers.left_out import leave_out_doubtful, leave_out_rows
 from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import (
@@ -53,6 +53,7 @@ from rlhf_lab.importers.parsed_rows import (
     ParsedVote,
     RowError,
     SourceRow,
+    list_columns,
     list_filled_columns,
 )
 from rlhf_lab.importers.readers import RowStream, read_rows
@@ -104,28 +105,19 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
         error = next((row for row in unfolded.rows if isinstance(row, RowError)), None)
         reason = "compares no two texts" if file_rows else "has a header and no row 1"
         raise DataError(f"{name}: {str(error).rstrip('.')}." if error else f"{name} {reason}. Choose a file with rows.")
-    column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells))
+    available = [*list_columns(readable_rows), *_nested_paths(readable_rows[0].cells)]
     filled_columns = list_filled_columns(readable_rows)
-    overrides = with_second_score(unfolded.mapping | dict(request.mapping), column_names)
-    available = [*column_names, *_nested_paths(readable_rows[0].cells)]
-    answers = request.answers
-    mapping = follow_texts(map_columns(available, overrides), request.mapping, available, answers)
-    reject_rival_columns(mapping, overrides, filled_columns, available)
-    _reject_unread_ties(mapping, overrides, readable_rows, filled_columns, available)
-    mapping = map_prompt(mapping, overrides, readable_rows, filled_columns, available)
-    unused = [column for column in filled_columns if column not in mapping.used_columns]
-    rows = leave_out_doubtful(unfolded.rows, unused, available, answers)
-    readable_rows = [row for row in rows if isinstance(row, SourceRow)]
-    is_swapped = is_reversed(mapping) or "sides=swapped" in answers
-    choices = request.choices or parse_choice_words("" if is_swapped else unfolded.choices)
-    options = ParseOptions(
-        mapping, choices, request.limits, _holds_chats(mapping, readable_rows), "chats=plain" in answers,
-        name_columns=find_name_columns(mapping, available, is_swapped), words_first="votes=words" in answers,
-    )  # fmt: skip
-    options = _settle_questions(readable_rows, available, options, answers, name)
-    votes, errors = _parse_rows(settle_texts(rows, available, options, answers), options)
+    try:
+        mapping = _find_mapping(request, unfolded, readable_rows, available, filled_columns)
+        unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
+        rows = leave_out_doubtful(unfolded.rows, unused_columns, request.answers)
+        readable_rows = [row for row in rows if isinstance(row, SourceRow)]
+        options = _settle_questions(request, mapping, unfolded.choices, readable_rows, available)
+        votes, errors = _parse_rows(settle_texts(rows, options), options)
+    except ColumnMappingError as problem:
+        problem.columns = tuple(available)
+        raise
     left_out = Counter(error.message for error in errors if isinstance(error, LeftOut))
-    unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
     return ParsedFile(
         name, digest, mapping.row_format, mapping.display_mapping,
         (*unused_columns, *_unused_parts(mapping, readable_rows), *sorted(options.other_keys)), len(file_rows), votes,
@@ -134,24 +126,50 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
     )  # fmt: skip
 
 
+def _find_mapping(
+    request: ImportRequest,
+    unfolded: UnfoldedRows,
+    rows: list[SourceRow],
+    available: list[str],
+    filled_columns: list[str],
+) -> ColumnMapping:
+    """The meaning of each column. Raises ColumnMappingError for what only the user knows."""
+    overrides = with_second_score(unfolded.mapping | dict(request.mapping), list_columns(rows))
+    mapping = follow_texts(map_columns(available, overrides), request.mapping, request.answers)
+    reject_rival_columns(mapping, overrides, filled_columns)
+    _reject_unread_ties(mapping, overrides, rows, filled_columns)
+    return map_prompt(mapping, overrides, rows, filled_columns)
+
+
 def _settle_questions(
-    rows: list[SourceRow], available: list[str], options: ParseOptions, answers: Collection[str], name: str
+    request: ImportRequest, mapping: ColumnMapping, choices: str, rows: list[SourceRow], available: list[str]
 ) -> ParseOptions:
-    """The options with what the user said about votes, texts, numbers and dates. Raises ColumnMappingError for what is open."""
-    _reject_unclear_votes(rows, available, options, name)
-    reject_contradictions(rows, available, options, answers)
-    reject_speakers(rows, available, options, answers)
-    columns = options.mapping.by_meaning
-    meaning = next(name for name in ("prompt", "chosen", "first") if name in columns)
+    """How the rows are parsed, by what the user said about votes, texts, numbers and dates. choices: those of the layout.
+
+    Raises ColumnMappingError for what is open.
+    """
+    is_swapped = is_reversed(mapping) or "sides=swapped" in request.answers
+    options = ParseOptions(
+        mapping,
+        request.answers,
+        request.choices or parse_choice_words("" if is_swapped else choices),
+        request.limits,
+        holds_chats=_holds_chats(mapping, rows),
+        name_columns=find_name_columns(mapping, available, is_swapped),
+    )
+    _reject_unclear_votes(rows, options, _name_of(request))
+    reject_contradictions(rows, options)
+    reject_speakers(rows, options)
+    meaning = next(name for name in ("prompt", "chosen", "first") if name in mapping.by_meaning)
     texts = (normalize_transcript(text, is_prompt=True) for text in texts_of(rows, options, meaning))
     transcripts = [text for text in texts if not is_transcript(text)]
     return replace(
         options,
-        speakers=find_speakers(transcripts, columns[meaning], available, answers),
-        cuts_prompt=find_repeated_prompt(rows, available, options, answers),
-        is_rank=find_ranks(rows, available, options, answers),
-        notation=find_notation(rows, available, options, answers),
-        day_first=find_day_first(rows, available, options, answers),
+        speakers=find_speakers(transcripts, mapping.by_meaning[meaning], request.answers),
+        cuts_prompt=find_repeated_prompt(rows, options),
+        is_rank=find_ranks(rows, options),
+        notation=find_notation(rows, options),
+        day_first=find_day_first(rows, options),
     )
 
 
@@ -208,7 +226,6 @@ def _reject_unread_ties(
     overrides: Mapping[str, str],
     rows: Iterable[SourceRow],
     filled_columns: Iterable[str],
-    available: Iterable[str],
 ) -> None:
     """Raise if a column beside chosen and rejected holds the word "tie", and no column is known to hold votes."""
     if mapping.row_format != CHOSEN_REJECTED or "choice" in mapping.by_meaning or "choice" in overrides:
@@ -222,7 +239,6 @@ def _reject_unread_ties(
                     f'"{column}" is "tie" in {row.location}, although that has a chosen and a rejected text.',
                     f"Say whether such rows are ties: {map_option('choice', column)}, with --choices for its words, or "
                     f"{map_option('choice')}.",
-                    available,
                 )
 
 
@@ -273,7 +289,7 @@ def _find_split_conflict(
     return RowError(row.row_number, row.location, f"{message} Give the prompt one split.")
 
 
-def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:
+def _reject_unclear_votes(rows: list[SourceRow], options: ParseOptions, name: str) -> None:
     """Raise if votes are numbers that several readings fit: only the user knows which one the file means."""
     if options.choices:
         return
@@ -284,7 +300,7 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
         for item in votes:
             if normalize_cell(item) not in names:
                 locations.setdefault(normalize_cell(item, is_vote=True), row.location)
-    reject_reversed_sides(options.mapping, locations, available)
+    reject_reversed_sides(options.mapping, locations)
     if not has_unclear_numbers(locations):
         return
     readings = fitting_readings(locations)
@@ -295,12 +311,10 @@ def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: 
         raise ColumnMappingError(
             unclear + " That can mean " + " or ".join(f'"{reading}"' for reading in readings) + ".",
             f"Say which: {choices_option(readings[0])}.{no_votes}",
-            available,
         )
     raise ColumnMappingError(
         f"{unclear} The lab does not know what these numbers mean.",
         f"Say it for each of them: {choices_option('NUMBER=first,NUMBER=second,NUMBER=tie')}.{no_votes}",
-        available,
     )
 
 

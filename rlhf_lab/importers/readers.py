@@ -254,9 +254,8 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
         if name.endswith(JSON_LINES_SUFFIXES) and "\n" not in text.strip() and "file=columns" not in answers:
             raise ColumnMappingError(
                 f"{name} is one object whose values are lists: {', '.join(columns)}.",
-                "",
-                columns,
-                ("file=row", "file=columns"),
+                answers=("file=row", "file=columns"),
+                columns=columns,
             )
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
     else:
@@ -282,9 +281,8 @@ def _columns_of(name: str, value: dict[str, Any]) -> dict[str, list[Any]]:
         names = ", ".join(splits)[:200]
         raise ColumnMappingError(
             f"{name} holds several lists of rows: {names}. Save the one to import in its own file, unless they are one row.",
-            "",
-            splits,
-            ("file=row",),
+            answers=("file=row",),
+            columns=splits,
         )
     is_numbered = all(
         isinstance(column, dict) and column and list(column) == [*map(str, range(len(column)))]

@@ -1,6 +1,6 @@
 """How the rows of a file are parsed, and what votes call the texts of a row."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,13 +20,12 @@ class ParseOptions:
     """How rows are parsed.
 
     Attributes:
+        answers: of the user, keys of ANSWERS.
         choices: meanings of the file's vote words; empty: what the row and the columns call the texts, and CHOICE_BY_WORD.
         holds_chats: whether texts can be chats that are written as text.
-        is_plain: whether cells that look like a chat and cannot be read as one are texts.
         notation: of scores, as `parse_number` takes it.
         day_first: as `parse_timestamp` takes it.
         name_columns: columns with what the row calls the first and the second text, such as model_a and model_b.
-        words_first: whether a word with a known meaning is never a name.
         speakers: of transcripts that the user divides, as `divide_turns` takes them.
         cuts_prompt: whether answers that begin with a plain prompt are what follows it.
         is_rank: whether the lower of two scores is better.
@@ -35,14 +34,13 @@ class ParseOptions:
     """
 
     mapping: ColumnMapping
+    answers: Collection[str] = ()
     choices: Mapping[str, Choice] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
     holds_chats: bool = True
-    is_plain: bool = False
     notation: str = ""
     day_first: bool | None = None
     name_columns: NameColumns = field(default_factory=NameColumns)
-    words_first: bool = False
     speakers: Mapping[str, str] = field(default_factory=dict)
     cuts_prompt: bool = False
     is_rank: bool = False
@@ -66,7 +64,7 @@ class ParseOptions:
         A name that means both texts means neither.
         """
         names = _names_of(self._possible_sides(row)) | self.sure_names_in(row)
-        if self.words_first:
+        if "votes=words" in self.answers:
             names = {name: choice for name, choice in names.items() if choice_of_word(name, self.choices) is None}
         return names
 

@@ -56,7 +56,7 @@ class RowCells:
         try:
             value = read_cell(value).contents
         except UnreadableError as error:
-            if not self.options.is_plain:
+            if "chats=plain" not in self.options.answers:
                 raise UnreadableError(f"{self.column(meaning)} {error}") from None
         if isinstance(value, list):
             self.options.other_keys.update(f"{key} (in {self.column(meaning)})" for key in other_message_keys(value))

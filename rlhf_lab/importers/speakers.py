@@ -4,7 +4,7 @@ divided into messages when somebody says who is the user."""
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlhf_lab.importers.column_mapping import ColumnMappingError
@@ -16,9 +16,7 @@ _LABEL = re.compile(
 USER_FIRST, ASSISTANT_FIRST = "turns=first_is_user", "turns=second_is_user"
 
 
-def find_speakers(
-    texts: Collection[str], column: str, columns: Iterable[str], answers: Collection[str]
-) -> dict[str, str]:
+def find_speakers(texts: Collection[str], column: str, answers: Collection[str]) -> dict[str, str]:
     """Name of a speaker in lower case -> role, if at least half of the texts are transcripts; "" if they are left out.
 
     Raises ColumnMappingError if the user has not said what such texts are.
@@ -34,9 +32,7 @@ def find_speakers(
             raise ColumnMappingError(
                 f'{column} looks like a transcript of "{first}" and "{second}", in {len(found)} of {len(texts)} rows. '
                 f'In the first answer "{first}" is the user, in the second one "{second}".',
-                "",
-                columns,
-                (USER_FIRST, ASSISTANT_FIRST, "texts=plain", "texts=skip"),
+                answers=(USER_FIRST, ASSISTANT_FIRST, "texts=plain", "texts=skip"),
             )
         roles = ("", "")
     speakers: dict[str, str] = {}

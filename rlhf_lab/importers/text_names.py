@@ -59,9 +59,7 @@ def has_no_sides(mapping: ColumnMapping) -> bool:
     return mapping.row_format != CHOSEN_REJECTED and not _are_sides(first, second) and not _are_sides(second, first)
 
 
-def follow_texts(
-    mapping: ColumnMapping, overrides: Mapping[str, str], available: Iterable[str], answers: Collection[str]
-) -> ColumnMapping:
+def follow_texts(mapping: ColumnMapping, overrides: Mapping[str, str], answers: Collection[str]) -> ColumnMapping:
     """The mapping in which the columns of a side, such as score_a, belong to the text of that side; not those in `overrides`.
 
     Raises ColumnMappingError if the user mapped texts that are of no side.
@@ -71,7 +69,7 @@ def follow_texts(
     for a, b in pairs:
         columns = by_meaning.get(a, ""), by_meaning.get(b, "")
         if all(columns) and "first" not in _parts(columns[0]) and _are_sides(*columns):
-            reject_unknown_sides(mapping, columns, available, answers)
+            reject_unknown_sides(mapping, columns, answers)
     if not is_reversed(mapping) and "sides=swapped" not in answers:
         return mapping
     swapped = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
@@ -79,22 +77,18 @@ def follow_texts(
     return replace(mapping, by_meaning=followed)
 
 
-def reject_unknown_sides(
-    mapping: ColumnMapping, columns: Iterable[str], available: Iterable[str], answers: Collection[str]
-) -> None:
+def reject_unknown_sides(mapping: ColumnMapping, columns: Iterable[str], answers: Collection[str]) -> None:
     """Raise ColumnMappingError if these two columns are of two sides and nothing says which text is of which."""
     if not has_no_sides(mapping) or {"sides=same", "sides=swapped"} & set(answers):
         return
     first, second = _text_columns(mapping)
     raise ColumnMappingError(
         f"Nothing says which text {' and '.join(columns)} belong to: the first is {first}, the second {second}.",
-        "",
-        available,
-        ("sides=same", "sides=swapped"),
+        answers=("sides=same", "sides=swapped"),
     )
 
 
-def reject_reversed_sides(mapping: ColumnMapping, words: Iterable[str], available: Iterable[str]) -> None:
+def reject_reversed_sides(mapping: ColumnMapping, words: Iterable[str]) -> None:
     """Raise ColumnMappingError if votes name a side, such as "a", and the columns' names say that this is the other text.
 
     words: the votes that name no text by its column or by a name in its row.
@@ -114,7 +108,6 @@ def reject_reversed_sides(mapping: ColumnMapping, words: Iterable[str], availabl
                 f'Say which text "{word}" means: {choices_option(f"{word}={opposite}")} for {other}, '
                 f"{choices_option(f'{word}={side}')} for {own}, "
                 "and the same for the other words.",
-                available,
             )
 
 
