@@ -37,7 +37,7 @@ export interface RewardRequests {
   choose_attribute: Action<ChooseAttribute, JobId>;
   check: Read<ModelQuery, CheckView>;
   begin_check: Action<ModelQuery, CheckView>;
-  cancel: Action<CancelTraining, null>;
+  cancel: Action<JobQuery, null>;
   explain: Action<ExplainText, JobId>;
   take_out_label: Action<TakeOutLabel, null>;
 }
@@ -187,7 +187,6 @@ export type AttributeRow = { name: string; label: string; step_text: string; odd
 export type BackupPiece = { annotator?: string | null; path: string; offset: number | string };
 export type BrakeState = 'preferred' | 'unknown' | 'declined';
 export type BrakeView = { state: BrakeState; text: string; step: number | null };
-export type CancelTraining = { annotator?: string | null; job: number | string };
 export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean; examples: Array<string> };
@@ -219,7 +218,7 @@ export type DoubtfulLabels = { reward_model_id: number; labels: Array<DoubtfulLa
 export type Download = { address: string; name: string; bytes: number; note: string };
 export type DownloadStatus = 'running' | 'done' | 'failed' | 'cancelled';
 export type DownloadView = { model: string; status: DownloadStatus | StartupPhase; downloaded_bytes: number; total_bytes: number; eta_s: number | null; message: string; can_retry: boolean };
-export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; choice: string; strength: Strength | ''; note: string; adjudication: boolean; gold?: boolean };
+export type EarlierVote = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; adjudication: boolean; choice: string; strength: Strength | ''; note: string; gold?: boolean };
 export type EditTestPayload = { annotator?: string | null; test_id: number | string; action: 'rename' | 'end' | 'delete'; name?: string };
 export type EngineState = 'absent' | 'starting' | 'alive' | 'dead';
 export type EngineView = { state: EngineState; stoppable: boolean };
@@ -340,7 +339,7 @@ export type SelfChecks = { max_first_ratio_deviation: number | null; first_step_
 export type SettingDifference = { name: string; about: string; values: Array<string> };
 export type SettingsQuery = { annotator?: string | null; settings: Record<string, string | number | string | boolean | null> };
 export type ShareRow = { share: number | null; low: number; high: number; count: number };
-export type ShownPair = { id: number; prompt: string; turns: Array<Record<string, string>>; left: string; right: string; markdown: boolean; adjudication: boolean; cut: Cuts };
+export type ShownPair = { id: number; turns: Array<Record<string, string>>; left: string; right: string; cut: Cuts; adjudication: boolean; prompt: string; markdown: boolean };
 export type ShownPrediction = { decided: boolean; scores: [number, number]; expected: boolean | null };
 export type Source = 'human' | 'simulated';
 export type Standing = { contestant: number; name: string; score: number | null; low: number | null; high: number | null; answers: number; kl: number; reward: number | null; gold: number | null };

@@ -52,10 +52,6 @@ class TrainReward(SettingsQuery):
     last_training: int | None = None
 
 
-class CancelTraining(Payload):
-    job: int
-
-
 class TrainAsVisitor(Payload):
     """As TrainReward, in demo mode: from people's labels, with the default settings."""
 
@@ -226,8 +222,8 @@ def begin_check(ctx: Context, payload: ModelQuery) -> CheckView:
     return check_view(ctx, payload.model, ctx.require_annotator(payload.annotator))
 
 
-@api.action(CancelTraining, role=Role.OPERATOR)
-def cancel(ctx: Context, payload: CancelTraining) -> None:
+@api.action(JobQuery, role=Role.OPERATOR)
+def cancel(ctx: Context, payload: JobQuery) -> None:
     retraining.cancel_training(ctx.db, ctx.project.id, payload.job)
 
 

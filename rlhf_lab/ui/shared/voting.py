@@ -40,32 +40,30 @@ class Cuts(TypedDict):
     right: int | None
 
 
-class ShownPair(TypedDict):
-    """A pair as a person sees it; does not reveal whether it is a repeat or a gold pair. turns: the conversation as the model
-    reads it. adjudication: the person decides it as an expert."""
+class PairTexts(TypedDict):
+    """The texts of a pair, by side. turns: the conversation as the model reads it. adjudication: an expert decides it."""
 
     id: int
-    prompt: str
     turns: Chat
     left: str
     right: str
-    markdown: bool
-    adjudication: bool
     cut: Cuts
+    adjudication: bool
 
 
-class EarlierVote(TypedDict):
+class ShownPair(PairTexts):
+    """A pair as a person sees it; does not reveal whether it is a repeat or a gold pair."""
+
+    prompt: str
+    markdown: bool
+
+
+class EarlierVote(PairTexts):
     """A person's vote. gold: for experts, whether the pair is a gold pair."""
 
-    id: int
-    turns: Chat
-    left: str
-    right: str
-    cut: Cuts
     choice: str
     strength: Strength | Literal[""]
     note: str
-    adjudication: bool
     gold: NotRequired[bool]
 
 
