@@ -75,62 +75,55 @@ def _without_margins(prompt: str) -> str:
     return TURN_SEPARATOR + prompt.strip() if is_transcript(prompt) else prompt.strip()
 
 
-class _InvalidRow:
-    """The reason why a row has no prompt."""
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-
-def _invalid_reason(prompt: "str | _InvalidRow") -> str:
-    if isinstance(prompt, _InvalidRow):
-        return prompt.message
+def _invalid_reason(prompt: str | UnreadableError) -> str:
+    if isinstance(prompt, UnreadableError):
+        return str(prompt)
     if len(prompt) > MAX_PROMPT_CHARS:
         return f"{len(prompt):,} characters, more than {MAX_PROMPT_CHARS:,}"
     return "a NUL character" if "\0" in prompt else ""
 
 
-def _parse_lines(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+def _parse_lines(text: str) -> Iterator[tuple[int, str | UnreadableError]]:
     """One prompt per line. `\\n` written within a line is a line break."""
     for number, line in enumerate(split_lines(text), 1):
         yield number, line.strip().replace("\\n", "\n")
 
 
-def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+def _parse_jsonl(text: str) -> Iterator[tuple[int, str | UnreadableError]]:
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         try:
             value = parse_foreign_json(line)
         except json.JSONDecodeError as error:
-            yield number, _InvalidRow(f"not JSON, {error.msg.lower()} at character {error.colno}")
+            yield number, UnreadableError(f"not JSON, {error.msg.lower()} at character {error.colno}")
             continue
         except ValueError as error:  # nested too deeply, or a number of thousands of digits
-            yield number, _InvalidRow(f"not usable JSON, {error}")
+            yield number, UnreadableError(f"not usable JSON, {error}")
             continue
         if isinstance(value, dict):
             value = next((value[name] for name in (*PROMPT_COLUMNS, *CONVERSATION_COLUMNS) if name in value), None)
         if isinstance(value, list):
             value = _conversation(value)
-        is_prompt = isinstance(value, (str, _InvalidRow))
+        is_prompt = isinstance(value, (str, UnreadableError))
         yield (
             number,
-            value if is_prompt else _InvalidRow('neither a text nor {"prompt": "a text"}, nor a list of messages'),
+            value if is_prompt else UnreadableError('neither a text nor {"prompt": "a text"}, nor a list of messages'),
         )
 
 
-def _conversation(messages: list[Any]) -> "str | _InvalidRow":
+def _conversation(messages: list[Any]) -> str | UnreadableError:
     """The prompt of a conversation."""
     try:
         chat = validate_chat(messages)
     except UnreadableError as error:
-        return _InvalidRow(f"it {error}")
+        return UnreadableError(f"it {error}")
     while chat and chat[-1]["role"] == "assistant":
         chat.pop()
-    return prompt_of_chat(chat) if chat else _InvalidRow("a conversation without a message of the user")
+    return prompt_of_chat(chat) if chat else UnreadableError("a conversation without a message of the user")
 
 
-def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+def _parse_csv(text: str) -> Iterator[tuple[int, str | UnreadableError]]:
     """Reads the column that the header names with one of PROMPT_COLUMNS; without such a header, the first column."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     column: int | None = None
@@ -143,6 +136,6 @@ def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
                 if matches:
                     continue
             if any(cell.strip() for cell in row):
-                yield reader.line_num, row[column] if column < len(row) else _InvalidRow("a missing column")
+                yield reader.line_num, row[column] if column < len(row) else UnreadableError("a missing column")
     except csv.Error as error:
-        yield reader.line_num, _InvalidRow(f"not CSV ({error})")
+        yield reader.line_num, UnreadableError(f"not CSV ({error})")
