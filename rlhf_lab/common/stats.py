@@ -108,7 +108,11 @@ def grouped_interval(hits: Iterable[tuple[Hashable, float]]) -> tuple[float, flo
     hits: (group, `hit`) of each trial. The interval is `clustered_interval`; with fewer than MIN_CLUSTERS groups,
     Wilson's interval of the share for one trial per group; (0.0, 1.0) without trials.
     """
-    counts = _counts_by_group(hits)
+    return counted_interval(_counts_by_group(hits))
+
+
+def counted_interval(counts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """`grouped_interval` of hits that are counted already. counts: (hits, trials > 0) of each group."""
     return clustered_interval(counts) or _one_trial_per_group(counts, 1.0)
 
 
@@ -161,14 +165,14 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """A 95 % interval for the mean of n independent values: mean ± t · sd / sqrt(n).
 
     Returns:
-        (low, high); None for fewer than MIN_CLUSTERS values.
+        (low, high); None for fewer than MIN_CLUSTERS values, and for equal ones, which do not say how much others would vary.
 
     t: Student's, of n - 1 degrees of freedom (Student 1908, Biometrika 6); sd: of the sample.
     """
     if len(values) < MIN_CLUSTERS:
         return None
     mean, half_width = fmean(values), student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return mean - half_width, mean + half_width
+    return (mean - half_width, mean + half_width) if half_width else None
 
 
 def student_t(degrees_of_freedom: int) -> float:

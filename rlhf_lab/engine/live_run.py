@@ -3,7 +3,7 @@
 The head is that of the instant reward model, fitted in this process to the stored labels. Each version is stored before a step
 uses it, and its event is replayed when the run is resumed, so the steps are repeated with the same numbers.
 
-A pair consists of a text of the step's rollouts and another text for the same prompt: by the policy of the same step, by the base
+A pair consists of a text of the step's rollouts and another text for the same prompt: by the policy one step later, by the base
 model, or by an earlier checkpoint (quality/brake.py chooses it). Both texts are stored with their tokens and features, so the
 next head can learn from a vote at once. Nothing here changes what the trainer does, apart from the head: all draws have seeds of
 their own.
@@ -59,10 +59,11 @@ JUDGE_KEY = (
 
 
 class _Drawn(NamedTuple):
-    """A rollout to compare, and who writes the other text. checkpoint: of that model."""
+    """A rollout to compare, and who writes the other text. row: of the rollouts. checkpoint: of the other model."""
 
     prompt: int
     tokens: list[int]
+    row: int
     opponent: Opponent | None
     checkpoint: str
 
@@ -96,7 +97,7 @@ class LiveHeads:
         if not model.figures.waiting:
             self._seen = model.labels, choice
         weights, version, ignored = model.weights(), newest_version(db, self.run.id), model.figures.ignored
-        learnt = [label.vote_id for label in model.labels]
+        learnt = [label.vote_id for label in model.learnt]
         digest = hashlib.sha256(repr([learnt, ignored] if ignored else learnt).encode()).hexdigest()
         if weights is None or (version and get_head(db, self.run.id, version).labels_digest == digest):
             return None
@@ -122,11 +123,12 @@ class LivePairs:
     def add(self, step: int, rollouts: Sequence[RolloutRow], policy_slot: str, checkpoint_step: int | None) -> None:
         """Store pairs of the policy after `step` steps, unless enough wait for an answer or those of the step exist.
 
-        rollouts: of the step. checkpoint_step: of the earlier checkpoint to compare with, None without one.
+        rollouts: its responses, from which the next step has learned. policy_slot: of the policy after that step.
+        checkpoint_step: of the earlier checkpoint to compare with, None without one.
         """
         db = self.model_cache.db
         waiting = len(unanswered_pairs(db, self.run.id, step - FRESH_STEPS))
-        is_due = step % max(1, self.config.brake_every) == 0
+        is_due = step % max(1, self.config.brake_every) == 0 and (step > 0 or self.config.live)
         if not is_due or waiting >= WAITING_PAIRS or not rollouts or has_pairs_of_step(db, self.run.id, step):
             return
         drawn = self._draw(step, rollouts, checkpoint_step)
@@ -148,7 +150,7 @@ class LivePairs:
         ended_first = sorted(order, key=lambda row: not rollouts[row][1] or rollouts[row][1][-1] not in stop_ids)
         drawn, used = [], set[int]()
         for i in range(PAIRS_PER_STEP):
-            opponent = self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)]
+            opponent = self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)] if step else None  # at 0 it is the base
             if opponent is Opponent.BEST and checkpoint_step is None:
                 opponent = Opponent.BASE
             unused = (row for row in (ended_first if opponent is None else order) if rollouts[row][0] not in used)
@@ -157,9 +159,9 @@ class LivePairs:
                 break
             prompt, tokens = rollouts[row]
             used.add(prompt)
-            writer_step = checkpoint_step if opponent is Opponent.BEST else step
-            checkpoint = "base" if opponent is Opponent.BASE else f"run/{self.run.id}/{writer_step}"
-            drawn.append(_Drawn(prompt, tokens, opponent, checkpoint))
+            writer_step = checkpoint_step if opponent is Opponent.BEST else step + 1
+            checkpoint = "base" if opponent is Opponent.BASE else self._checkpoint(writer_step)
+            drawn.append(_Drawn(prompt, tokens, row, opponent, checkpoint))
         return drawn
 
     def _sample(self, step: int, drawn: Sequence[_Drawn], policy_slot: str) -> list[list[int]]:
@@ -169,7 +171,7 @@ class LivePairs:
             slot = self.model_cache.load_checkpoint(drawn[0].checkpoint, OPPONENT_SLOT)
         backbone, config = self.adapters.backbone, self.config
         prompt_ids = [backbone.encode_prompt(self.prompts[item.prompt].text) for item in drawn]
-        seeds = [derive_seed(self._secret, "live pair", self.run.id, step, item.prompt) for item in drawn]
+        seeds = [self._secret_seed(step, item) for item in drawn]
         with self.adapters.using(slot, merged=slot is not None):
             sampled = sample(
                 backbone, prompt_ids, uniforms(seeds, config.max_new_tokens), temperature=config.temperature
@@ -185,9 +187,10 @@ class LivePairs:
             if item.tokens == other:
                 continue
             policy_is_first = derive_seed(self._secret, "live sides", step, item.prompt) % 2 == 0
+            rollout_seed = derive_seed(self.config.seed, "rollout", step, item.row)
             sides = [
-                self._completion(item.prompt, item.tokens, f"run/{self.run.id}/{step}", step),
-                self._completion(item.prompt, other, item.checkpoint, step),
+                self._completion(item.prompt, item.tokens, self._checkpoint(step), rollout_seed),
+                self._completion(item.prompt, other, item.checkpoint, self._secret_seed(step, item)),
             ]
             texts = add_completions(db, sides if policy_is_first else sides[::-1])
             prompt = self.prompts[item.prompt]
@@ -197,10 +200,16 @@ class LivePairs:
             policy_side = None if item.opponent is None else Choice.FIRST if policy_is_first else Choice.SECOND
             add_live_pairs(db, [LivePair(pair.id, self.run.id, step, item.opponent, opponent_step, policy_side)])
 
-    def _completion(self, prompt: int, tokens: list[int], checkpoint: str, step: int) -> NewCompletion:
+    def _checkpoint(self, step: int | None) -> str:
+        return f"run/{self.run.id}/{step}" if step else "base"
+
+    def _secret_seed(self, step: int, item: _Drawn) -> int:
+        """Of the other text, which nobody can compute beforehand."""
+        return derive_seed(self._secret, "live pair", self.run.id, step, item.prompt)
+
+    def _completion(self, prompt: int, tokens: list[int], checkpoint: str, seed: int) -> NewCompletion:
         backbone, text = self.adapters.backbone, self.prompts[prompt].text
         decoded = backbone.decode(tokens, after=backbone.encode_prompt(text))
-        seed = derive_seed(self._secret, "live pair", self.run.id, step, prompt)
         return NewCompletion(self.prompts[prompt].id, decoded, tuple(tokens), checkpoint, seed)
 
 

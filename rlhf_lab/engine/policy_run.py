@@ -366,9 +366,10 @@ class PolicyRun:
         """
         if self.task.pairs is None:
             return
-        earlier = [saved for saved in checkpoint_steps(self.folder) if saved < step]
+        writer_step = step - 1  # the rollouts of a step are sampled before its update
+        earlier = [saved for saved in checkpoint_steps(self.folder) if saved < writer_step]
         opponent_step = compared_checkpoint(counted_answers(self.model_cache.db, self.run.id), earlier)
-        self.task.pairs.add(step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
+        self.task.pairs.add(writer_step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
         if JUDGE_KEY in self.run.manifest:
             let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
         payload = pause_payload(self.model_cache.db, self.run.id)

@@ -225,6 +225,11 @@ class InstantModel:
         """All labels of the last `update`, oldest first."""
         return self._stored_labels
 
+    @property
+    def learnt(self) -> list[PairLabel]:
+        """Those of `labels` whose texts have features, from which the head learns."""
+        return self._labels
+
     def scores(self, vectors: Float32, attributes: Float64) -> Float32 | None:
         """(N,) raw scores of unlabelled texts by their features (N, D) and the attributes `figures.ignored` (N, A).
 

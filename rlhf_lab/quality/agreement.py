@@ -7,13 +7,13 @@ people are computed from the votes without decisions.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_lab.common.stats import wilson_interval
+from rlhf_lab.common.stats import counted_interval, wilson_interval
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -55,10 +55,15 @@ class VoteColumns:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of `compared` comparisons of two votes, `agreed` are equal. interval: 95 % Wilson, treating them as independent."""
+    """Of `compared` comparisons of two votes, `agreed` are equal.
+
+    groups: (2, G) `agreed` and `compared` of each pair of texts, where a vote is compared with several others, so that its
+    comparisons are correlated; None for independent ones. interval: 95 %, `counted_interval`.
+    """
 
     agreed: int
     compared: int
+    groups: Int | None = field(default=None, compare=False, repr=False)
 
     @property
     def share(self) -> float | None:
@@ -66,7 +71,9 @@ class Agreement:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson_interval(self.agreed, self.compared)
+        if self.groups is None:
+            return wilson_interval(self.agreed, self.compared)
+        return counted_interval([(agreed, compared) for agreed, compared in self.groups.T.tolist() if compared])
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,13 @@ def pairwise_agreement(votes: VoteColumns) -> Agreement:
     """Agreement over all combinations of two votes of different people on the same pair."""
     counts = _value_counts(votes)
     totals = counts.sum(1)
-    return Agreement(int((counts * (counts - 1)).sum()) // 2, int((totals * (totals - 1)).sum()) // 2)
+    return _agreement_by_pair(np.stack(((counts * (counts - 1)).sum(1), totals * (totals - 1))) // 2)
+
+
+def _agreement_by_pair(groups: Int) -> Agreement:
+    """groups: see `Agreement`."""
+    agreed, compared = groups.sum(1).tolist()
+    return Agreement(agreed, compared, groups)
 
 
 def annotator_qualities(votes: VoteColumns, *, bucket_count: int = 6) -> list[AnnotatorQuality]:
@@ -263,11 +276,14 @@ def _time_bucket(votes: VoteColumns, rows: Int, comparison: _Comparison) -> Time
     times, left_won, created_at = votes.response_ms[rows], votes.left_won[rows], votes.created_at[rows]
     times = times[~np.isnan(times)]
     pairs = _distinct(votes.pair[rows[comparison.first[rows]]], len(comparison.counts))
+    by_pair, group = np.unique(votes.pair[rows], return_inverse=True)
+    groups = np.zeros((2, len(by_pair)), np.int64)
+    np.add.at(groups, (slice(None), group), np.stack((comparison.agreed[rows], comparison.compared[rows])))
     return TimeBucket(
         float(created_at.min()),
         float(created_at.max()),
         len(rows),
-        Agreement(count(comparison.agreed), count(comparison.compared)),
+        _agreement_by_pair(groups),
         Agreement(count(comparison.same_again), count(comparison.known_repeat)),
         Agreement(int((left_won == 1).sum()), int((left_won >= 0).sum())),
         Agreement(int((votes.value[rows] == TIE).sum()), len(rows)),

@@ -36,7 +36,7 @@ class LiveHead:
 @dataclass(frozen=True)
 class LivePair:
     """policy_side: the text of the policy after `step` steps. opponent: who wrote the other one. Both are None if both texts are
-    the policy's. opponent_step: of a checkpoint, else None."""
+    the policy's, of this step and of the next one. opponent_step: of a checkpoint, else None."""
 
     pair_id: int
     run_id: int

@@ -150,11 +150,8 @@ def test_texts_for_the_brake_are_not_chosen_because_they_end(seed):
 def test_the_seeds_of_other_texts_depend_on_the_projects_secret_not_on_the_runs_seed():
     def seed(secret, run_seed):
         pairs = LivePairs.__new__(LivePairs)
-        backbone = SimpleNamespace(encode_prompt=lambda text: [1], decode=lambda tokens, after: "text")
-        pairs.config, pairs.run = SimpleNamespace(seed=run_seed), SimpleNamespace(id=1)
-        pairs.adapters, pairs.prompts = SimpleNamespace(backbone=backbone), [SimpleNamespace(id=1, text="Once")]
-        pairs._secret = secret
-        return pairs._completion(0, [2], "base", 3).seed
+        pairs.config, pairs.run, pairs._secret = SimpleNamespace(seed=run_seed), SimpleNamespace(id=1), secret
+        return pairs._secret_seed(3, SimpleNamespace(prompt=0))
 
     assert seed(5, 0) == seed(5, 1)
     assert seed(5, 0) != seed(6, 0)

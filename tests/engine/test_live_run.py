@@ -12,13 +12,15 @@ from support_worker import CONFIG, Lab
 from rlhf_lab.common.enums import Choice, EventKind, JobStatus, Opponent, RunStatus, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.common.text_attributes import ATTRIBUTES
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.engine import policy_run
-from rlhf_lab.engine.live_run import JUDGE_KEY, WAITING_PAIRS
+from rlhf_lab.engine import live_run, policy_run
+from rlhf_lab.engine.live_run import JUDGE_KEY, WAITING_PAIRS, LiveHeads
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import retraining, run_control
 from rlhf_lab.jobs.retraining import IGNORED_KEY
+from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.store.features import load_features
 from rlhf_lab.store.live_runs import get_head, live_answers, live_pairs_by_id, newest_version, unanswered_pairs
 from rlhf_lab.store.pair_leases import lease_pair
@@ -106,15 +108,50 @@ def test_pairs_are_of_the_policy_and_others_with_features_for_the_next_head(lab)
     for pair_id, live in pairs.items():
         pair = get_pair(lab.db, pair_id)
         names = {Choice.FIRST: pair.first.checkpoint, Choice.SECOND: pair.second.checkpoint}
-        policy = f"run/{run_id}/{live.step}"
+        policy = f"run/{run_id}/{live.step}" if live.step else "base"
         if live.opponent is None:
-            assert (set(names.values()), live.policy_side) == ({policy}, None)
+            assert (set(names.values()), live.policy_side) == ({policy, f"run/{run_id}/{live.step + 1}"}, None)
         else:
             other = "base" if live.opponent is Opponent.BASE else f"run/{run_id}/{live.opponent_step}"
             assert names.pop(live.policy_side) == policy
             assert list(names.values()) == [other]
         assert pair.first.token_ids != pair.second.token_ids
         assert all(len(text.vector) for text in load_features(lab.db, [pair.first.id, pair.second.id]).values())
+
+
+def test_each_text_of_a_pair_is_what_its_checkpoint_writes_with_its_seed(lab):
+    """The policy's as well: the rollouts of a step are written before its update."""
+    run_id = start(lab, checkpoint_every=1, steps=6)
+    lab.train(run_id)
+    cache, config = lab.worker.model_cache, PolicyConfig.from_dict(LIVE)
+    backbone, adapters = cache.load_project(lab.project)
+    pair_ids = [answer.pair_id for answer in live_answers(lab.db, run_id)] + unanswered_pairs(lab.db, run_id)
+    live = live_pairs_by_id(lab.db, pair_ids)
+    assert {pair.opponent for pair in live.values()} == {None, Opponent.BASE, Opponent.BEST}
+    assert all((pair.opponent_step or 0) < pair.step for pair in live.values() if pair.opponent)
+    for pair_id in pair_ids:
+        pair = get_pair(lab.db, pair_id)
+        prompt = backbone.encode_prompt(pair.prompt.text)
+        for text in (pair.first, pair.second):
+            slot = None if text.checkpoint == "base" else cache.load_checkpoint(text.checkpoint, "written by")
+            with adapters.using(slot, merged=slot is not None):
+                uniform = uniforms([text.seed], config.max_new_tokens)
+                written = sample(backbone, [prompt], uniform, temperature=config.temperature)
+            assert tuple(written.tokens[0]) == text.token_ids
+
+
+def test_a_head_of_the_first_labels_with_features_is_replaced_when_the_others_have_theirs(fresh, monkeypatch):
+    monkeypatch.setattr(live_run, "MAX_FEATURE_BATCHES", 2)
+    fresh.label(24)
+    run_id = create_run(fresh.db, fresh.project.id, None, "live", config=LIVE, manifest={}, total_steps=5).id
+    fresh.worker.model_cache.load_project(fresh.project)
+    heads = LiveHeads(fresh.worker.model_cache, get_run(fresh.db, run_id), PolicyConfig.from_dict(LIVE))
+    labels = []
+    while (newest := heads.newest()) is not None:
+        labels.append(newest[0].labels)
+    assert labels[0] < 24
+    assert labels == sorted(set(labels))
+    assert labels[-1] == 24
 
 
 def test_no_more_pairs_are_made_than_people_answer(lab):

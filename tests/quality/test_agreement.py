@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from rlhf_lab.common import stats
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.quality import agreement
 from rlhf_lab.quality.agreement import Agreement, VoteColumns
@@ -88,6 +89,23 @@ HAND = [
 def test_pairwise_agreement_by_hand():
     assert pairwise_agreement(HAND) == Agreement(2, 5)  # FF; SS of three; not FS, ST, ST
     assert pairwise_agreement([]).share is None
+
+
+def test_the_interval_counts_pairs_not_comparisons():
+    """Ten people per pair agree on half of 40 pairs and split evenly on the others: 40 trials, not 1,800 comparisons."""
+    names = [f"person {i}" for i in range(10)]
+    votes = [
+        make_vote(pair, name, S if pair % 2 and i % 2 else F) for pair in range(40) for i, name in enumerate(names)
+    ]
+    everybody = pairwise_agreement(votes)
+    assert (everybody.agreed, everybody.compared) == (20 * 45 + 20 * 20, 40 * 45)
+    expected = stats.clustered_interval([(45, 45), (20, 45)] * 20)
+    assert everybody.interval == expected
+    assert expected[1] - expected[0] > 0.15
+    person = next(iter(annotator_qualities(votes)))
+    assert person.agreement_with_others == Agreement(20 * 9 + 20 * 4, 40 * 9)
+    assert person.agreement_with_others.interval == stats.clustered_interval([(9, 9), (4, 9)] * 20)
+    assert pairwise_agreement([]).interval == (0.0, 1.0)
 
 
 def test_an_experts_decision_is_the_label_that_votes_are_compared_with():

@@ -122,4 +122,6 @@ def test_correlation_with_length_by_hand():
     actual = length_correlation(torch.tensor([1.0, 2.0, 4.0]).double(), rows)
     assert actual == pytest.approx(-3 / math.sqrt(84))
     assert length_correlation(torch.ones(3).double(), rows) is None
+    constant = torch.full((12,), 0.1, dtype=torch.float64)  # its mean is not exactly 0.1
+    assert length_correlation(constant, [[0] * n for n in range(1, 13)]) is None
     assert length_correlation(torch.tensor([1.0, 2.0]).double(), [[0], [0]]) is None

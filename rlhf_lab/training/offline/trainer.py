@@ -91,7 +91,7 @@ class OfflineTrainer(PolicyTrainer):
         self.measure_score_unit()
         reset_peak_memory(self.backbone.device)
         step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
-        start_time, metrics = time.monotonic(), {"time/score": 0.0}
+        start_time, episodes, metrics = time.monotonic(), state.episodes, {"time/score": 0.0}
         measured: OldPolicy | None = None
         if state.steps_done % config.sample_every == 0 or is_last or state.kl_control.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
@@ -107,7 +107,10 @@ class OfflineTrainer(PolicyTrainer):
         metrics |= {"episode": float(state.episodes), "memory/peak": peak_memory(self.backbone.device)}
         metrics |= self.held_out_metrics()
         end_time = time.monotonic()
-        metrics |= {"time/update": end_time - update_start, "eps": config.label_batch / (end_time - start_time)}
+        metrics |= {
+            "time/update": end_time - update_start,
+            "eps": (state.episodes - episodes) / (end_time - start_time),
+        }
         samples_due = step % config.sample_every == 0 or is_last
         return StepResult(step, metrics, [], self.samples() if samples_due else [])
 

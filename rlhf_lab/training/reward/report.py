@@ -177,6 +177,7 @@ def agreement(comparisons: Sequence[Comparison]) -> dict[str, float] | None:
 def length_correlation(scores: Tensor, responses: Sequence[Sequence[int]]) -> float | None:
     """Pearson correlation of scores (N,) with response lengths in tokens; None if either is constant."""
     lengths = scores.new_tensor([float(len(row)) for row in responses])
+    if not len(scores) or any(bool((x == x[0]).all()) for x in (scores, lengths)):
+        return None
     centred = [x - x.mean() for x in (scores, lengths)]
-    correlation = float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))
-    return correlation if math.isfinite(correlation) else None
+    return float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))

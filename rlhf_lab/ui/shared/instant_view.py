@@ -86,7 +86,8 @@ def writers_of(ctx: Context, vote: Vote) -> tuple[str, str] | None:
         return None
     policy = f"policy, step {live.step}"
     if live.opponent is None:
-        return policy, policy
+        either = f"{policy} or {live.step + 1}"
+        return either, either
     other = "base model" if live.opponent is Opponent.BASE else f"checkpoint of step {live.opponent_step}"
     policy_is_left = (live.policy_side is Choice.FIRST) == vote.first_on_left
     return (policy, other) if policy_is_left else (other, policy)
