@@ -17,7 +17,8 @@ def evidence_budget(full: float, right: float, decided: int) -> float:
     """The KL budget, in nats, of a live run whose reward model predicts `right` of `decided` held-out labels correctly.
 
     full · r², with r = sin(π (accuracy - 1/2)): the correlation of two normal variables whose signs agree with this probability
-    (Sheppard 1899). One right and one wrong label are added, because a few labels may all be right by chance. An accuracy of at
+    (Sheppard 1899). One right and one wrong label are added, which lowers what a few
+    labels that are right by chance allow. An accuracy of at
     most 1/2, or just above it, leaves full · SMALLEST_SHARE.
 
     Raises:

@@ -150,7 +150,9 @@ class LivePairs:
         ended_first = sorted(order, key=lambda row: not rollouts[row][1] or rollouts[row][1][-1] not in stop_ids)
         drawn, used = [], set[int]()
         for i in range(PAIRS_PER_STEP):
-            opponent = self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)] if step else None  # at 0 it is the base
+            opponent = (
+                self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)] if step else None
+            )  # at 0 it is the base
             if opponent is Opponent.BEST and checkpoint_step is None:
                 opponent = Opponent.BASE
             unused = (row for row in (ended_first if opponent is None else order) if rollouts[row][0] not in used)

@@ -77,8 +77,12 @@ function measurementText(model, report) {
   if (!report) return '';
   const ties = report.ties ? `, ${plural(report.ties, 'tie')} (or both bad) not counted` : '';
   const interval = isWideInterval(model) ? '' : `95 % interval ${formatInterval(model.low, model.high)}; `;
-  const text = `${interval}cross-validated on ${plural(model.labels, 'label')}${ties}`;
-  return `${text[0].toUpperCase()}${text.slice(1)}, ${report.folds} folds that never split a prompt.`;
+  const measured =
+    report.folds > 1
+      ? `cross-validated on ${plural(model.labels, 'label')}${ties}, ${report.folds} folds that never split a prompt.`
+      : `measured on the labels of prompts that were left out of the training${ties}.`;
+  const text = interval + measured;
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 function trainedOnText(model, defaultId) {

@@ -10,8 +10,9 @@ import { fixed, scoreText, winShare } from '../texts.js';
 const ABOUT =
   'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of pairs, with +2 ' +
   'in 88 %. Models with strongly overlapping intervals may be equally good. More prompts make the intervals ' +
-  'narrower; more people who judge the same pairs hardly do. "Above" and "below": the model has not lost (or not ' +
-  'won) a comparison yet, so its score has no limit on the other side. "Not compared": no answers connect the model ' +
+  'narrower; more people who judge the same pairs hardly do. "Above": neither the base model nor a model that ' +
+  'lost to it, directly or through others, has won against this one yet, so its score has no upper limit. "Below" is ' +
+  'the opposite. "Not compared": no answers connect the model ' +
   'to the base model yet, so it has no place. KL, reward and gold are means over the texts of this tournament. ' +
   'While somebody judges, the ranking stays as it was, so that it does not say which models the answers were about. ' +
   'New answers are added when nobody has judged for ten minutes, or no pair is left.';
