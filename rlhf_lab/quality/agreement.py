@@ -277,8 +277,8 @@ def _time_bucket(votes: VoteColumns, rows: Int, comparison: _Comparison) -> Time
     times = times[~np.isnan(times)]
     pairs = _distinct(votes.pair[rows[comparison.first[rows]]], len(comparison.counts))
     by_pair, group = np.unique(votes.pair[rows], return_inverse=True)
-    groups = np.zeros((2, len(by_pair)), np.int64)
-    np.add.at(groups, (slice(None), group), np.stack((comparison.agreed[rows], comparison.compared[rows])))
+    columns = comparison.agreed[rows], comparison.compared[rows]
+    groups = np.stack([np.bincount(group, column, len(by_pair)) for column in columns]).astype(np.int64)
     return TimeBucket(
         float(created_at.min()),
         float(created_at.max()),
