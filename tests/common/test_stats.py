@@ -40,6 +40,39 @@ def test_what_few_choices_show_by_hand():
     assert stats.detectable_share(2000) == pytest.approx(0.5 + 2.8 * math.sqrt(0.25 / 2000), abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # Newcombe 1998, table I, method 5 (four decimals)
+        (81, 263, 0.2527, 0.3676),
+        (15, 148, 0.0578, 0.1617),
+        (0, 20, 0.0, 0.1684),
+        (1, 29, 0.0009, 0.1776),
+    ],
+)
+def test_exact_interval_against_published_values(successes, n, low, high):
+    assert stats.exact_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert stats.exact_interval(n - successes, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_exact_interval_by_hand():
+    """All of n: low^n = 0.025. One of two: 1 - (1 - low)^2 = 0.025."""
+    assert stats.exact_interval(0, 0) == (0.0, 1.0)
+    for n in (1, 4, 5, 6, 90):
+        assert stats.exact_interval(n, n) == (pytest.approx(0.025 ** (1 / n), abs=1e-9), 1.0)
+    assert stats.exact_interval(1, 2) == pytest.approx((1 - math.sqrt(0.975), math.sqrt(0.975)), abs=1e-9)
+    for successes, n in ((-1, 3), (4, 3), (0, -1)):
+        with pytest.raises(ConfigError):
+            stats.exact_interval(successes, n)
+
+
+def test_an_interval_of_preferences_is_exact_for_one_answer_a_pair():
+    assert stats.preference_interval([(1, 1)] * 4 + [(0, 0)] * 9) == stats.exact_interval(4, 4)
+    several = [(3, 3)] * 5 + [(0, 0), (1, 1)]
+    assert stats.preference_interval(several) == stats.clustered_interval(several)
+    assert stats.preference_interval([(2, 2), (1, 1)]) is None
+
+
 def test_wilson_interval_by_hand():
     """5 of 10 at z = 2: centre 1/2; half width 2 sqrt(1/40 + 4/400) / (1 + 4/10) = sqrt(7/50) / 1.4."""
     low, high = stats.wilson_interval(5, 10, z=2.0)

@@ -16,16 +16,17 @@ from rlhf_lab.ui.compare.blind_results import (
     meaning_of_answers,
     preference_sentence,
     preferred_share,
+    size_note,
 )
 
 
 def test_a_clear_preference_is_not_called_chance():
     names = ["base model", "run 1, step 40"]
     assert preference_sentence(ChoiceCounts(4, 14, 2), names) == (
-        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."
+        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 52 to 94 %), 2 ties."
     )
     assert preference_sentence(ChoiceCounts(14, 4, 0), names, third_person=True) == (
-        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %)."
+        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 52 to 94 %)."
     )
 
 
@@ -100,7 +101,7 @@ def test_the_higher_score_is_the_reward_models_choice(scores, choice):
     ],
 )
 def test_a_check_says_what_its_answers_mean_for_ppo(wins, losses, beginning, advice):
-    """By the Wilson interval of the share: 65 to 99 %, 1 to 35 %, 42 to 62 %, 39 to 86 %, 25 to 75 %, and none."""
+    """By the exact interval of the share: 62 to 100 %, 0 to 38 %, then a literal, 35 to 90 %, 21 to 79 %, and none."""
     choices = [Choice.FIRST] * wins + [Choice.SECOND] * losses + [Choice.TIE]
     if wins == 52:
         assert meaning_for_training(ChoiceCounts(52, 48, 0), (0.42, 0.60)).startswith(beginning)
@@ -108,6 +109,19 @@ def test_a_check_says_what_its_answers_mean_for_ppo(wins, losses, beginning, adv
     sentence = meaning_of_answers(range(len(choices)), [dict(enumerate(choices))])
     assert sentence.startswith(beginning)
     assert advice in sentence
+
+
+@pytest.mark.parametrize("decided", range(1, 60))
+def test_a_verdict_and_the_note_on_the_size_of_a_test_have_one_rule(decided):
+    """Where equal answers, of one person or one of each person, are a preference, the note names one that so many can show."""
+    names, equal = ["base model", "run 1, step 40"], ChoiceCounts(0, decided, 0)
+    can_tell = not size_note(decided).endswith("too few to tell.")
+    assert can_tell is (decided >= 6)  # 2 / 2^6 < 5 % < 2 / 2^5
+    assert ("may be chance" not in preference_sentence(equal, names)) is can_tell
+    one_each = [ChoiceCounts(0, 1, 0)] * decided
+    assert ("may be chance" not in group_preference_sentence(one_each, names)) is can_tell
+    answers = [{position: Choice.FIRST} for position in range(decided)]
+    assert meaning_of_answers(range(decided), answers).startswith("People prefer") is can_tell
 
 
 def test_answers_of_several_people_to_one_pair_count_as_one():

@@ -77,7 +77,7 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
     view = screen.check(query)
     assert not view["can_judge"]
     assert view["text"] == (
-        "You like the base, best of 4 more often: 11 of 12 decided pairs (92 %, 95 % interval 65 to 99 %). People prefer what "
+        "You like the base, best of 4 more often: 11 of 12 decided pairs (92 %, 95 % interval 62 to 100 %). People prefer what "
         "this reward model prefers, so PPO can follow it."
     )
     assert blind_test.state(ctx, test_id, "ann")["sentences"][-1].startswith("People prefer what")

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import Job
-from rlhf_lab.common.stats import MIN_CLUSTERS, clustered_interval, detectable_share, wilson_interval
+from rlhf_lab.common.stats import MIN_CLUSTERS, detectable_share, exact_interval, preference_interval
 from rlhf_lab.common.text import pluralize, prompts_skipped_message
 from rlhf_lab.ui.shared.generation_requests import column_view
 
@@ -196,10 +196,7 @@ def meaning_of_answers(pairs: Iterable[int], all_answers: Collection[Mapping[int
     """`meaning_for_training` of the answers of everybody."""
     per_pair = [count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs]
     counts = ChoiceCounts(*(sum(numbers) for numbers in zip(*per_pair, strict=True)))
-    decided = [(one.first, one.first + one.second) for one in per_pair]
-    if all(trials <= 1 for _, trials in decided):
-        return meaning_for_training(counts, wilson_interval(counts.first, counts.first + counts.second))
-    return meaning_for_training(counts, clustered_interval(decided))
+    return meaning_for_training(counts, preference_interval((one.first, one.first + one.second) for one in per_pair))
 
 
 def preferred_share(all_answers: list[dict[int, Choice]], names: list[str]) -> tuple[str, str] | None:
@@ -226,24 +223,19 @@ def count_choices(choices: Iterable[Choice]) -> ChoiceCounts:
 
 
 def preference_sentence(counts: ChoiceCounts, names: list[str], *, third_person: bool = False) -> str:
-    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning if the
+    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 52 to 94 %), 2 ties."; with a warning if the
     interval contains one half."""
     wins, decided = max(counts.first, counts.second), counts.first + counts.second
-    interval, verb = wilson_interval(wins, decided), "likes" if third_person else "like"
+    interval, verb = exact_interval(wins, decided), "likes" if third_person else "like"
     return outcome_sentence(counts, names, verb, "decided pairs", interval)
 
 
 def group_preference_sentence(counts_per_pair: list[ChoiceCounts], names: list[str]) -> str:
-    """The same for several people. The interval is clustered by pair, because answers to the same pair are correlated."""
+    """The same for several people."""
     counts = ChoiceCounts(*(sum(numbers) for numbers in zip(*counts_per_pair, strict=True)))
-    decided = [
-        (pair_counts.first, pair_counts.second)
-        for pair_counts in counts_per_pair
-        if pair_counts.first + pair_counts.second
-    ]
-    wins = [pair_counts[counts.second > counts.first] for pair_counts in decided]
-    interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
-    unit = f"decided answers to {pluralize(len(decided), 'pair')}"
+    decided = [(one[counts.second > counts.first], one.first + one.second) for one in counts_per_pair]
+    unit = f"decided answers to {pluralize(sum(trials > 0 for _, trials in decided), 'pair')}"
+    interval = preference_interval(decided)
     return outcome_sentence(counts, names, "like", unit, interval)
 
 

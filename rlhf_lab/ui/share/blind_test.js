@@ -6,19 +6,31 @@ import { html } from '../shared/html.js';
 
 /** @typedef {import('./view.js').Recording} Recording */
 
-const Z = 1.96; // of a 95 % interval
+/** The probability of so many wins or more in `count` choices. */
+function tail(count, wins, share) {
+  let [term, sum] = [(1 - share) ** count, 0]; // of no win
+  for (let i = 0; i <= count; i++) {
+    if (i >= wins) sum += term;
+    term *= ((count - i) / (i + 1)) * (share / (1 - share));
+  }
+  return sum;
+}
 
 /**
- * Wilson's interval of a share, as `wilson_interval` of common/stats.py.
+ * The exact 95 % interval of a share, as `exact_interval` of common/stats.py.
  * @param {number} wins @param {number} count
  */
-export function wilsonInterval(wins, count) {
-  if (!count) return [0, 1];
-  const share = wins / count;
-  const scale = 1 + Z ** 2 / count;
-  const middle = (share + Z ** 2 / (2 * count)) / scale;
-  const half = (Z / scale) * Math.sqrt((share * (1 - share)) / count + Z ** 2 / (4 * count ** 2));
-  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+export function exactInterval(wins, count) {
+  const lowEnd = (successes) => {
+    let [low, high] = [0, 1];
+    for (let i = 0; successes && i < 40; i++) {
+      const share = (low + high) / 2;
+      if (tail(count, successes, share) >= 0.025) high = share;
+      else low = share;
+    }
+    return low;
+  };
+  return [lowEnd(wins), 1 - lowEnd(count - wins)];
 }
 
 /**
@@ -29,7 +41,7 @@ export function resultText(pairs, choices) {
   const decided = choices.filter((choice) => choice < 2).length;
   const wins = choices.filter((choice, i) => choice === pairs[i].policy).length;
   if (!decided) return 'You preferred no text.';
-  const [low, high] = wilsonInterval(wins, decided);
+  const [low, high] = exactInterval(wins, decided);
   return (
     `You preferred the policy in ${wins} of ${plural(decided, 'decided pair')} (${formatPercent(wins / decided)}, ` +
     `95 % interval ${formatPercent(low)} to ${formatPercent(high)}).` +
