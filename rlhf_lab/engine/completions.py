@@ -86,7 +86,7 @@ def complete(
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens (default: the project's,
     shortened to the context), reward_model_id, words (true: also token contributions to the score), leave_out (true: skip prompts
-    that are too long).
+    that are too long), best_of (each prompt occurs so many times; the random numbers differ from those without it).
     Result: texts, tokens (ids), checkpoint (with its step for "latest"), note (if newer checkpoints are damaged, otherwise "");
     with a reward model also scores; with words also `words` and `token_scores` as in `explain`; with leave_out also left_out, the
     indices of the skipped prompts.
@@ -104,9 +104,11 @@ def complete(
         max_new_tokens = shortened_to_context(backbone, prompt_texts, max_new_tokens)
     checkpoint, note = model_cache.resolve_checkpoint(payload.get("checkpoint", "base"))
     slot, start_time = model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT), time.monotonic()
+    best_of = payload.get("best_of")
     with adapters.using(slot, merged=slot is not None):
         samples: SampledResponses = sample_responses(
-            backbone, prompt_texts, seed=int(payload.get("seed", 0)), purpose="complete",
+            backbone, prompt_texts, seed=int(payload.get("seed", 0)),
+            purpose=f"best of {best_of}" if best_of else "complete",
             max_new_tokens=max_new_tokens,
             temperature=float(payload.get("temperature", project.temperature)), on_progress=on_progress,
         )  # fmt: skip

@@ -28,6 +28,7 @@ from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import _scores_of, unjudged_pairs
+from rlhf_lab.training import evaluation
 
 
 def newest(lab):
@@ -382,3 +383,14 @@ def test_a_run_has_as_much_time_as_the_sampling_of_pairs_beside_it(lab, monkeypa
     assert next_job() is None
     now[0] = 1020.0
     assert next_job() is JobKind.SAMPLE_PAIRS
+
+
+def test_the_texts_of_best_of_n_have_other_random_numbers_than_those_of_the_base(lab, monkeypatch):
+    """With one seed for all columns: the first text of the base would otherwise be one of the first four."""
+    used, original = [], evaluation.uniforms
+    monkeypatch.setattr(evaluation, "uniforms", lambda seeds, length: used.append(seeds) or original(seeds, length))
+    for best_of in (1, 4, 16):
+        more = {"best_of": best_of} if best_of > 1 else {}
+        lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat"] * best_of, seed=3, max_new_tokens=2, **more))
+    assert [len(seeds) for seeds in used] == [1, 4, 16]
+    assert len({seed for seeds in used for seed in seeds}) == 21
