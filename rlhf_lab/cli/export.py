@@ -29,9 +29,8 @@ from rlhf_lab.exporters.label_export import (
     LAYOUTS,
     TIES,
     LabelExportOptions,
-    count_left_out_ties,
+    count_left_out,
     export_labels,
-    left_out_ties_note,
 )
 from rlhf_lab.exporters.merged_model import DTYPES, export_model
 from rlhf_lab.exporters.run_export import export_run
@@ -150,6 +149,8 @@ def _add_label_arguments(parser: argparse.ArgumentParser, default_format: str) -
         default=None,
         help="texts as chats, TRL's conversational format (default for training if the model has a chat template), or as texts",
     )
+    add("--gold", action="store_true",
+        help="also the votes on gold pairs, which test people (the layout votes always has them)")  # fmt: skip
     add("--token-ids", action="store_true", help="also the sampled token ids")
     add(
         "--format",
@@ -172,6 +173,7 @@ def _label_options(args: argparse.Namespace, db: Database, project: Project) -> 
         source=None if args.source == ALL_SOURCES else Source(args.source), annotators=tuple(args.annotator),
         ties=args.ties or "keep", agreement=args.agreement, layout=layout, messages=messages, token_ids=args.token_ids,
         system_role=not messages or exports_system_role(db, project), format=args.format, names=not args.no_names,
+        gold=args.gold,
     )  # fmt: skip
 
 
@@ -222,7 +224,7 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
     options = _label_options(args, db, project)
     with _label_progress(args) as on_progress:
         path = export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)
-    _report_ties(db, project, options)
+    _report_left_out(db, project, options)
     if project.system_prompt and not options.holds_system_prompt:
         print("These columns do not hold the project's system prompt: use --messages.", file=sys.stderr)
     return [path]
@@ -233,13 +235,13 @@ def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Pa
     options = _label_options(args, db, project)
     with _label_progress(args) as on_progress:
         path = export_dataset(db, project.id, out, options, force=args.force, on_progress=on_progress)
-    _report_ties(db, project, options)
+    _report_left_out(db, project, options)
     return [path]
 
 
-def _report_ties(db: Database, project: Project, options: LabelExportOptions) -> None:
-    """Print how many ties the export leaves out."""
-    if note := left_out_ties_note(count_left_out_ties(db, project.id, options)):
+def _report_left_out(db: Database, project: Project, options: LabelExportOptions) -> None:
+    """Print how many votes the export leaves out, and why."""
+    if note := count_left_out(db, project.id, options).note():
         print(f"{note} --layout votes exports every vote.", file=sys.stderr)
 
 

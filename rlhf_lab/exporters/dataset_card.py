@@ -7,7 +7,7 @@ from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.records import Project
 from rlhf_lab.exporters.card_parts import sampled_with
 from rlhf_lab.exporters.json_io import portable_name
-from rlhf_lab.exporters.label_export import LabelExportOptions
+from rlhf_lab.exporters.label_export import LabelExportOptions, LeftOut
 from rlhf_lab.exporters.tabular import COLUMN_TYPES, column_kind
 
 COLUMN_DESCRIPTIONS = {
@@ -63,7 +63,7 @@ SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"
 class DatasetFacts:
     """Facts for the card of a data set. The votes_by dicts (value -> count) are empty for TRL's layouts.
 
-    digest: SHA-256 of the data file. ties_left_out: votes that the export leaves out because they choose neither text.
+    digest: SHA-256 of the data file.
     """
 
     project: Project
@@ -72,7 +72,7 @@ class DatasetFacts:
     row_count: int
     columns: tuple[str, ...]
     digest: str
-    ties_left_out: int
+    left_out: LeftOut
     votes_by_source: dict[str, int] = field(default_factory=dict)
     votes_by_annotator: dict[str, int] = field(default_factory=dict)
     votes_by_choice: dict[str, int] = field(default_factory=dict)
@@ -171,7 +171,9 @@ def _format_description(facts: DatasetFacts) -> str:
     }[options.layout]
     phrases = [layout_text, "conversational" if options.messages else "standard (texts, no chats)"]
     if options.drops_ties:
-        phrases.append(f"without ties ({facts.ties_left_out:,} left out)")
+        phrases.append(f"without ties ({facts.left_out.ties:,} left out)")
+    if facts.left_out.gold:
+        phrases.append(f"without votes on pairs with a known answer ({facts.left_out.gold:,} left out)")
     if options.agreement:
         phrases.append(f"only votes that at least {options.agreement:.0%} of the pair's votes agree with")
     return ", ".join(phrases) + "." + (CSV_NOTE if options.format == "csv" else "")

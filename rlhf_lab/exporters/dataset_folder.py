@@ -14,7 +14,7 @@ from rlhf_lab.exporters.dataset_card import DatasetFacts, dataset_card
 from rlhf_lab.exporters.json_io import portable_name, write_json
 from rlhf_lab.exporters.label_export import (
     LabelExportOptions,
-    count_left_out_ties,
+    count_left_out,
     label_batches,
     nothing_to_export_message,
 )
@@ -47,7 +47,7 @@ def export_dataset(
             raise LabelError(nothing_to_export_message(db, project_id, options))
         facts = DatasetFacts(
             project, options, data_file, row_count, counts.columns, file_sha256(data_path),
-            count_left_out_ties(db, project_id, options),
+            count_left_out(db, project_id, options),
             *(dict(counts.values[column].most_common()) for column in COUNTED_COLUMNS),
         )  # fmt: skip
         output.add(f"{folder_name}/README.md").write_text(dataset_card(facts), encoding="utf-8")
@@ -77,7 +77,8 @@ def _provenance(facts: DatasetFacts) -> dict[str, Any]:
         "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "file": facts.data_file,
         "sha256": facts.digest,
-        "ties_left_out": facts.ties_left_out,
+        "ties_left_out": facts.left_out.ties,
+        "gold_left_out": facts.left_out.gold,
         "rows": facts.row_count,
         "columns": list(facts.columns),
         "chosen_with": facts.options.to_dict(),

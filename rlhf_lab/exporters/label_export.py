@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
 
@@ -24,7 +24,7 @@ from rlhf_lab.exporters.tabular import write_rows
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_project
+from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_labelling_config, get_project
 from rlhf_lab.store.votes import is_final_label, vote_counts
 
 TIES = ("keep", "drop")
@@ -50,6 +50,8 @@ class LabelExportOptions:
             template has no place for them.
         token_ids: also the sampled token ids, and the hash of the weights that they belong to.
         names: False replaces people's names by pseudonyms, the same in every export of a lab; judges and notes stay.
+        gold: also the votes on gold pairs. The layout votes always has them; the others have them also if the project's trainings
+            learn from them.
     """
 
     source: Source | None = Source.HUMAN
@@ -62,6 +64,7 @@ class LabelExportOptions:
     token_ids: bool = False
     format: str = "jsonl"
     names: bool = True
+    gold: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError for an unknown ties, layout or format, or an agreement outside 0 … 1."""
@@ -92,7 +95,28 @@ class LabelExportOptions:
             "annotators": list(self.annotators) if self.names else len(self.annotators),
             "ties": "drop" if self.drops_ties else "keep", "agreement": self.agreement, "layout": self.layout,
             "messages": self.messages, "system_role": self.system_role, "token_ids": self.token_ids, "format": self.format,
+            "gold": self.gold,
         }  # fmt: skip
+
+
+class LeftOut(NamedTuple):
+    """How many votes an export leaves out because they choose neither text, and because their pair has a known answer: they test
+    a person and are no opinion about the texts."""
+
+    ties: int
+    gold: int
+
+    def note(self) -> str:
+        """What to say of them, or ""."""
+        notes = []
+        if self.ties:
+            votes = pluralize(self.ties, "vote")
+            notes.append(f"{votes} left out, because a tie has no better text and a training would learn from one.")
+        if self.gold:
+            notes.append(
+                f"{pluralize(self.gold, 'vote')} on gold pairs left out, because no training learns from them."
+            )
+        return " ".join(notes)
 
 
 DEFAULT_OPTIONS = LabelExportOptions()
@@ -125,8 +149,9 @@ def label_batches(
 
     only: ids of votes; all others are left out.
     """
+    drops_gold = leaves_out_gold(db, project.id, options)
     with db.read() as conn:
-        vote_ids = _vote_ids(conn, project.id, options, drops_ties=options.drops_ties)
+        vote_ids = _vote_ids(conn, project.id, options, drops_ties=options.drops_ties, drops_gold=drops_gold)
         vote_ids = [vote_id for vote_id in vote_ids if only is None or vote_id in only]
         pseudonyms = {} if options.names else _pseudonyms(conn)
         for start in range(0, len(vote_ids), BATCH_ROWS):
@@ -138,23 +163,24 @@ def label_batches(
             on_progress((start + len(batch_ids)) / len(vote_ids))
 
 
-def count_left_out_ties(db: Database, project_id: int, options: LabelExportOptions) -> int:
-    """How many votes an export leaves out because they choose neither text."""
-    if not options.drops_ties:
-        return 0
+def leaves_out_gold(db: Database, project_id: int, options: LabelExportOptions) -> bool:
+    """Whether an export has no votes on gold pairs; see `LabelExportOptions.gold`."""
+    return options.layout != "votes" and not (options.gold or get_labelling_config(db, project_id).gold_training)
+
+
+def count_left_out(db: Database, project_id: int, options: LabelExportOptions) -> LeftOut:
+    drops_ties, drops_gold = options.drops_ties, leaves_out_gold(db, project_id, options)
     with db.read() as conn:
-        counts = [len(_vote_ids(conn, project_id, options, drops_ties=drops)) for drops in (False, True)]
-    return counts[0] - counts[1]
+        exported, with_ties, with_both = (
+            len(_vote_ids(conn, project_id, options, drops_ties=ties, drops_gold=gold))
+            for ties, gold in ((drops_ties, drops_gold), (False, drops_gold), (False, False))
+        )
+    return LeftOut(ties=with_ties - exported, gold=with_both - with_ties)
 
 
-def left_out_ties_note(count: int) -> str:
-    """What to say of the ties that an export leaves out, or ""."""
-    if not count:
-        return ""
-    return f"{pluralize(count, 'vote')} left out, because a tie has no better text and a training would learn from one."
-
-
-def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions, *, drops_ties: bool) -> list[int]:
+def _vote_ids(
+    conn: Connection, project_id: int, options: LabelExportOptions, *, drops_ties: bool, drops_gold: bool
+) -> list[int]:
     """The votes that are exported, oldest first."""
     v, p = t.votes.c, t.pairs.c
     is_selected: list[ColumnElement[bool]] = [
@@ -164,6 +190,8 @@ def _vote_ids(conn: Connection, project_id: int, options: LabelExportOptions, *,
     ]
     if options.layout != "votes":
         is_selected.append(is_final_label())  # no hidden repeats, and an expert's decision in place of the votes
+    if drops_gold:
+        is_selected.append(p.gold.is_(None))
     if options.source is not None:
         is_selected.append(v.source == options.source)
     if options.annotators:
@@ -296,5 +324,6 @@ def nothing_to_export_message(db: Database, project_id: int, options: LabelExpor
     return (
         f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has "
         f"{label_counts[Source.HUMAN]} of people and {label_counts[Source.SIMULATED]} simulated ones, ties included. Label "
-        "some, or choose those of another source or annotator; ties are in an export of every vote (layout votes)."
+        "some, or choose those of another source or annotator; ties and votes on gold pairs are in an export of every vote "
+        "(layout votes)."
     )

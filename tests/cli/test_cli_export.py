@@ -15,6 +15,7 @@ from rlhf_lab.common.records import StepResult, Vote
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import snapshot_labels
@@ -41,6 +42,13 @@ def lab(tmp_path):
             run = create_run(db, project.id, model.id, name, config={}, manifest={}, total_steps=3)
             record_step(db, run.id, StepResult(1, {"lr": 0.5}))
     return home
+
+
+def test_votes_on_gold_pairs_are_exported_if_asked_for(lab, export):
+    with Database.open(lab) as db, db.write() as conn:
+        conn.execute(t.pairs.update().where(t.pairs.c.id != 0).values(gold=Choice.FIRST))
+    assert export("labels", "--source", "simulated")[1]["kind"] == "LabelError"
+    assert len(labels(export("labels", "--source", "simulated", "--gold")[1])) == 3
 
 
 @pytest.fixture
@@ -78,7 +86,7 @@ def test_human_labels_by_default(export, tmp_path):
 @pytest.mark.parametrize(
     ("words", "kind", "remedy"),
     [
-        (["labels"], "LabelError", "--layout votes with ties"),
+        (["labels"], "LabelError", "layout votes"),
         (["labels", "--ties", "drop"], "LabelError", "3 simulated"),
         (["labels", "--layout", "explicit", "--ties", "keep"], "ConfigError", "Use --layout votes"),
         (["labels", "--project", "1"], "LabelError", "--source"),

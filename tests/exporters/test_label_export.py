@@ -8,10 +8,13 @@ import sys
 
 import pytest
 
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.exporters.dataset_folder import export_dataset
-from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.exporters.label_export import LAYOUTS, LabelExportOptions, count_left_out, export_labels
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.projects import set_labelling_config
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
           "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page",
@@ -74,6 +77,37 @@ def test_simulated_labels_are_marked_and_texts_round_trip(db, project, voted, ou
 )
 def test_filters(db, project, voted, out, options, uuids):
     assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExportOptions(**options)))] == uuids
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", ["labels", "dataset"])
+@pytest.mark.parametrize(
+    ("asks", "trains", "chosen"),
+    [(False, False, [" b2"]), (True, False, [" a1", " b2"]), (False, True, [" a1", " b2"])],
+)
+def test_votes_on_gold_pairs_test_people_and_are_no_labels(
+    db, project, voted, tmp_path, layout, form, asks, trains, chosen
+):
+    """ann's votes on pairs 1, which is gold, and 2; bob's tie on the gold pair 3. Archives have every vote."""
+    set_labelling_config(db, project.id, LabellingConfig(gold_training=trains))
+    with db.write() as conn:
+        conn.execute(t.pairs.update().where(t.pairs.c.id.in_([voted[0], voted[2]])).values(gold=Choice.FIRST))
+    options = LabelExportOptions(layout=layout, gold=asks)
+    counted = count_left_out(db, project.id, options)
+    if form == "labels":
+        path = export_labels(db, project.id, tmp_path / "out", options)
+    else:
+        folder = export_dataset(db, project.id, tmp_path / "out", options)
+        path, leaves_out = folder / "data" / "train.jsonl", layout != "votes" and not (asks or trains)
+        assert ("without votes on pairs with a known answer (2 left out)" in (folder / "README.md").read_text()) is leaves_out
+        assert json.loads((folder / "provenance.json").read_text())["gold_left_out"] == counted.gold
+    texts = [row["chosen"] for row in read(path)]
+    if layout == "votes":
+        assert (texts, counted) == ([" a1", " b2", " a3", " a5"], (0, 0))
+    else:
+        assert texts == (chosen if layout != "implicit" else [f"Once{text}" for text in chosen])
+        assert counted == ((2, 0) if len(chosen) == 2 else (1, 2))
+        assert ("2 votes on gold pairs left out" in counted.note()) is (len(chosen) == 1)
 
 
 def test_pseudonyms_are_distinct_and_stable(db, project, voted, out, tmp_path):

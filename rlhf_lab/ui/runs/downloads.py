@@ -25,7 +25,7 @@ from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
-from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out_ties, export_labels, left_out_ties_note
+from rlhf_lab.exporters.label_export import LabelExportOptions, count_left_out, export_labels
 from rlhf_lab.exporters.merged_model import export_model
 from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.exporters.trl_recipe import export_label_recipe, export_run_recipe
@@ -153,7 +153,7 @@ def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_no
     project, options = ctx.project, _label_options(request, ctx.db, ctx.project)
     on_progress = functools.partial(ctx.export_fractions.__setitem__, request.export)
     on_progress(0.0)
-    on_note(left_out_ties_note(count_left_out_ties(ctx.db, project.id, options)))
+    on_note(count_left_out(ctx.db, project.id, options).note())
     if request.kind == "labels":
         return export_labels(ctx.db, project.id, work_folder, options, on_progress=on_progress)
     folder = export_dataset(ctx.db, project.id, work_folder, options, on_progress=on_progress)
