@@ -9,7 +9,7 @@ README.md           how to run it, each setting beside TRL's, and what is not tr
 """
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +36,7 @@ from rlhf_lab.exporters.trl_settings import TRL_VERSION, dpo_settings, online_se
 from rlhf_lab.exporters.trl_templates import RecipeFacts, RewardFacts, readme, reward_script, train_script
 from rlhf_lab.rewards.terms import FUNCTIONS_KEY, REWARD_MODEL, TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.label_snapshots import comparisons_by_vote, snapshot_annotators, snapshot_labels
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.reward_models import latest_reward_model, reward_model_of
 from rlhf_lab.store.run_metrics import metric_at
@@ -63,9 +63,14 @@ def export_run_recipe(
     dtype = str((run.manifest.get("machine") or {}).get("dtype", "float32"))
     title = f'Run {run.id} ("{run.name}", {config.algorithm})'
     if config.spec.loss == "direct_preference":
-        rows = _preferences(db, project, replace(texts, source=None), only=_labels_of_run(db, run))
+        snapshot, counts = _labels_of_run(db, run)
+        rows = _preferences(db, project, replace(texts, source=None), only=frozenset(snapshot.vote_ids))
+        label_notes = (*_label_notes(db, [snapshot], len(rows)), *_count_notes(db, snapshot, counts))
+        settings = dpo_settings(config, dtype)
         return _write(
-            out_dir, RecipeFacts(title, _model_name(project), project, dpo_settings(config, dtype), rows), force=force
+            out_dir,
+            RecipeFacts(title, _model_name(project), project, settings, rows, notes=label_notes),
+            force=force,
         )
     if config.is_offline:
         raise StoreError(
@@ -114,14 +119,20 @@ def export_label_recipe(
         texts.source, "The labels"
     )
     title = f'{labels} of project {project.id} ("{project.name}")'
-    weights = [weight for snapshot in snapshots for weight in snapshot.weights]
-    notes = tuple(_label_notes(len(only) - len(rows), sum(weight < 1.0 for weight in weights)))
+    notes = tuple(_label_notes(db, snapshots, len(rows)))
     return _write(out_dir, RecipeFacts(title, _model_name(project), project, settings, rows, notes=notes), force=force)
 
 
-def _label_notes(ties: int, reduced: int) -> Iterator[str]:
+def _label_notes(db: Database, snapshots: Sequence[LabelSnapshot], rows: int) -> Iterator[str]:
+    """What the lab's training does with the labels, and TRL's trainers cannot. rows: of the data."""
+    vote_ids = [vote_id for snapshot in snapshots for vote_id in snapshot.vote_ids]
+    ties = sum(label.tie for label in comparisons_by_vote(db, vote_ids).values())
+    changed = len(vote_ids) - ties - rows
+    reduced = sum(weight < 1.0 for snapshot in snapshots for weight in snapshot.weights)
     if ties:
         yield f"{pluralize(ties, 'tie')} left out: TRL's trainers have none."
+    if changed:
+        yield f"{pluralize(changed, 'label')} left out that were taken back, replaced or erased since the training began."
     if reduced:
         yield (
             f"{pluralize(reduced, 'label')} (ties included) with a reduced weight in the lab, of people below the bound on gold "
@@ -129,10 +140,19 @@ def _label_notes(ties: int, reduced: int) -> Iterator[str]:
         )
 
 
-def _labels_of_run(db: Database, run: Run) -> frozenset[int]:
+def _count_notes(db: Database, snapshot: LabelSnapshot, counts: dict[str, int]) -> Iterator[str]:
+    """counts: how often the labels of a person count, by name."""
+    repeated = sum(counts.get(name, 1) > 1 for name in snapshot_annotators(db, snapshot))
+    if repeated:
+        yield f"The labels of {pluralize(repeated, 'annotator')} count several times in the lab, and once each here."
+
+
+def _labels_of_run(db: Database, run: Run) -> tuple[LabelSnapshot, dict[str, int]]:
+    """The labels that a run learnt from, and how often those of a person count, as the engine prepares them."""
     row = reward_model_of(db, run.reward_model_id)
-    labels = LabelSnapshot.from_record(run.manifest["labels"]) if row is None else row.snapshot
-    return frozenset(labels.vote_ids)
+    if row is None:
+        return LabelSnapshot.from_record(run.manifest["labels"]), {}
+    return row.snapshot, row.report.get("weights") or {}
 
 
 def _preferences(
@@ -142,7 +162,7 @@ def _preferences(
 
     Raises LabelError if there are none.
     """
-    options = replace(texts, layout="training")
+    options = replace(texts, layout="training", gold=True)
     rows = []
     for row in (row for batch in label_batches(db, project, options, only=only) for row in batch):
         prompt = row["prompt"] if options.messages else plain_prompt_with_system(row["prompt"], project.system_prompt)

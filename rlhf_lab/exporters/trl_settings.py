@@ -82,11 +82,6 @@ _ONLINE_RULES = (
     Rule(("live",), (False,), "the reward does not learn any more; it is the reward model that the run started with"),
     Rule(("brake_every",), (0,), "nobody is asked for blind answers during the training"),
 )  # fmt: skip
-_GRPO_RULES = (
-    Rule(("kl_penalty", "kl_estimator"), (), "GRPOTrainer adds beta times the k3 estimate of the KL to the loss of each token. "
-         "The lab subtracts beta times the KL from the reward unless kl_penalty is loss, so the same beta restrains in another "
-         "way"),
-)  # fmt: skip
 _RLOO_RULES = (
     Rule(("kl_estimator",), ("k1",), "RLOOTrainer estimates the KL by k1"),
     Rule(("kl_penalty",), ("reward",), "RLOOTrainer subtracts the KL from the reward"),
@@ -143,8 +138,8 @@ def online_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
         arguments.append(Argument("normalize_advantages", config.whiten_advantages, ("whiten_advantages",)))
     else:
         arguments += _grpo_arguments(config)
-    rules = _ONLINE_RULES + (_RLOO_RULES if is_rloo else _GRPO_RULES)
-    left_out = list(_left_out(config, rules))
+    left_out = list(_left_out(config, rules_of("RLOO" if is_rloo else "GRPO")))
+    left_out += [] if is_rloo else _kl_differences(config, updates)
     if config.spec.advantage == "grpo" and config.whiten_advantages:
         left_out.append("`whiten_advantages = True`: GRPOTrainer scales the advantages of each group only.")
     elif config.whiten_advantages and not is_rloo:
@@ -203,8 +198,33 @@ def _grpo_arguments(config: PolicyConfig) -> list[Argument]:
             ("group_scale", "whiten_advantages"),
         ),
         Argument("entropy_coef", config.entropy_coef, ("entropy_coef",)),
+        Argument(
+            "use_bias_correction_kl",
+            config.kl_penalty == "reward" or config.kl_estimator == "k2",
+            ("kl_penalty", "kl_estimator"),
+        ),
     ]
     return arguments if config.spec.clips else arguments[1:]
+
+
+def _kl_differences(config: PolicyConfig, updates: int) -> list[str]:
+    """How GRPOTrainer's KL to the reference differs from the lab's. updates: of a step.
+
+    It adds beta times k3 to the loss of each token, with use_bias_correction_kl times the probability ratio r. For
+    d = log-probability of the policy minus that of the reference, the gradient of r (exp(-d) - 1 + d) is r d times that of the
+    log-probability. That of k2 = d^2 / 2 is d times it: the same in the first update of a step, where r = 1.
+    """
+    if config.kl_penalty == "reward":
+        return [
+            f"`kl_penalty = reward`, `kl_estimator = {config.kl_estimator}`: GRPOTrainer adds beta times the KL to the loss of "
+            "each token. The lab subtracts it from the reward, so the same beta restrains in another way."
+        ]
+    if config.kl_estimator == "k2" and updates > 1:
+        return [
+            f"`kl_estimator = k2`: from the second of the {updates} updates of a step on, GRPOTrainer multiplies the gradient of "
+            "the KL by the probability ratio; the lab does not."
+        ]
+    return []
 
 
 def dpo_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
@@ -254,7 +274,7 @@ def reward_settings(config: RewardConfig) -> TrlSettings:
 def rules_of(trainer: str) -> tuple[Rule, ...]:
     """The rules for settings without an argument, by trainer."""
     return {
-        "GRPO": _ONLINE_RULES + _GRPO_RULES,
+        "GRPO": _ONLINE_RULES,
         "RLOO": _ONLINE_RULES + _RLOO_RULES,
         "DPO": _DPO_RULES,
         "Reward": _REWARD_RULES,

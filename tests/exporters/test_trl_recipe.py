@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.exporters import trl_settings
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
@@ -162,7 +164,8 @@ def test_batches_of_ppo():
         "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 4, "generation_batch_size": 24, "num_generations": 4,
         "num_iterations": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_completion_length": 20,
         "temperature": 0.5, "beta": 0.2, "epsilon": 1e9, "loss_type": "luspo", "scale_rewards": "batch",
-        "entropy_coef": 0.01, "model_init_kwargs": {"dtype": "bfloat16"}, "bf16": False, "disable_dropout": True,
+        "entropy_coef": 0.01, "use_bias_correction_kl": True,
+        "model_init_kwargs": {"dtype": "bfloat16"}, "bf16": False, "disable_dropout": True,
         "gradient_checkpointing": False, "logging_steps": 1, "report_to": "none",
     }  # fmt: skip
     assert found == expected
@@ -174,10 +177,35 @@ def test_batches_of_ppo():
     ):
         assert part in settings.replacement
     text = " ".join(settings.left_out)
-    for part in ("kl_budget = 4.0", "vf_coef = 0.1", "group_size = 1", "30 responses per step", "k3 estimate"):
+    for part in ("kl_budget = 4.0", "vf_coef = 0.1", "group_size = 1", "30 responses per step", "kl_penalty = reward"):
         assert part in text
     assert "ptx_coef" not in text
     assert "live" not in text
+
+
+@pytest.mark.parametrize(
+    ("estimator", "updates", "corrected", "differs"),
+    [("k2", 1, True, False), ("k2", 2, True, True), ("k3", 1, False, False), ("k3", 2, False, False)],
+)
+def test_a_kl_in_the_loss_has_the_same_gradient_in_trl(estimator, updates, corrected, differs):
+    """TRL's term, written from `GRPOTrainer._compute_loss` of 1.16.0; before the first update the policy is the old one."""
+    config = PolicyConfig.for_algorithm(
+        "grpo", kl_penalty="loss", kl_estimator=estimator, epochs=updates, kl_budget=None, minibatches=1
+    )
+    settings = trl_settings.online_settings(config, "float32")
+    found = {argument.name: argument.value for argument in settings.arguments}
+    assert found["use_bias_correction_kl"] is corrected
+    assert any("kl_" in text for text in settings.left_out) is differs
+    for moved in range(updates):
+        old, reference = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-1.5, -0.7, -0.5]])
+        ours = (old + 0.3 * moved).requires_grad_()
+        kl_estimate(ours, reference, estimator).sum().backward()
+        theirs = (old + 0.3 * moved).requires_grad_()
+        per_token_kl = torch.exp(reference - theirs) - (reference - theirs) - 1
+        if found["use_bias_correction_kl"]:
+            per_token_kl = per_token_kl * torch.exp(theirs - old)
+        per_token_kl.sum().backward()
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-6) is not (differs and moved > 0)
 
 
 def test_groups_of_rloo_and_grpo():
@@ -506,6 +534,29 @@ def test_labels_are_those_that_a_training_uses(db, home, tmp_path):
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "- 1 tie left out" in text
     assert "- 2 labels (ties included) with a reduced weight" in text
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_the_recipe_of_a_dpo_run_names_what_its_labels_lose(db, home, tmp_path, has_model):
+    """Three labels: one tie, one taken back since, all of a reduced weight; with a reward model ann's count three times."""
+    lab = Lab(db, home, EMBEDDED_MODEL)
+    snapshot = replace(snapshot_labels(db, lab.project.id, Source.HUMAN), weights=(0.5, 0.5, 0.5))
+    manifest = {"labels": asdict(snapshot)}
+    if has_model:
+        changed = {"report": {"weights": {"ann": 3, "ben": 2}}, "snapshot": snapshot}
+        row = add_reward_model(db, lab.project.id, "reward_models/1", config=RewardConfig().to_dict(), **changed)
+        run = lab.run("dpo", reward_model_id=row.id)
+    else:
+        run = lab.run("dpo", reward_model_id=None, manifest=manifest)
+    with db.write() as conn:
+        conn.execute(t.votes.update().where(t.votes.c.id == snapshot.vote_ids[0]).values(undone_at=1.0))
+    folder = lab.recipe(tmp_path / "out", run)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert [row["chosen"] for row in data_of(folder)] == [" bad 1"]
+    assert "- 1 tie left out: TRL's trainers have none." in text
+    assert "- 1 label left out that were taken back, replaced or erased" in text
+    assert "- 3 labels (ties included) with a reduced weight in the lab" in text
+    assert ("- The labels of 1 annotator count several times in the lab" in text) is has_model
 
 
 def test_a_head_alone_and_the_scale_of_a_batch_are_named():
