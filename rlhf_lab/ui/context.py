@@ -1,5 +1,6 @@
 """The state that all screens share: the home, the database, the visitors and their rights."""
 
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -12,12 +13,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from rlhf_lab.common.person_names import normalize_name
-from rlhf_lab.common.records import Project, Role
+from rlhf_lab.common.records import Project, Role, Run
 from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import cut_middle
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
-from rlhf_lab.errors import LabelError, LabError, NotAllowedError
+from rlhf_lab.errors import LabelError, LabError, NotAllowedError, StoreError
 from rlhf_lab.jobs.demo import Demo
 from rlhf_lab.jobs.hub_download import ModelDownloader
 from rlhf_lab.jobs.instant_reward import InstantReward
@@ -28,6 +29,7 @@ from rlhf_lab.jobs.startup_project import StartupProject
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, joined_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import (
@@ -152,6 +154,17 @@ class Context:
     def project(self) -> Project:
         """The project that was opened last."""
         return pick_project(self.db, None)
+
+    def run(self, run_id: int) -> Run:
+        """A run of the open project, also one that was made elsewhere. Raises StoreError for any other run, in the same words as
+        for none: the page does not show which runs other projects have."""
+        with contextlib.suppress(StoreError):
+            run = get_run(self.db, run_id, made_elsewhere=True)
+            if run.project_id == self.project.id:
+                return run
+        raise StoreError(
+            f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
+        )
 
     def visitor(self, request: Any = None) -> Visitor:
         """The visitor who sent the request, or if None, the event that is being handled."""

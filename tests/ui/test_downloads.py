@@ -17,7 +17,7 @@ from sqlalchemy import select
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
 from rlhf_lab.exporters import label_export
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables as t
@@ -203,7 +203,7 @@ def test_runs_and_reward_models_of_another_project_are_not_exported(ctx, create)
     new_project(ctx.db)
     model = {"kind": "reward-model", "reward_model": run.reward_model_id}
     for payload in ({"kind": "run", "run": run.id}, {"kind": "recipe", "run": run.id}, model):
-        with pytest.raises(ConfigError, match="nother project"):
+        with pytest.raises(LabError, match="nother project has been opened"):
             create(payload)
 
 

@@ -137,4 +137,4 @@ def test_runs_of_other_projects_are_not_replayed(ctx, calls):
     steps_of(ctx, run, 2)
     assert calls(share, ctx).replay({"run": run.id})["title"] == "a run"
     open_project(ctx.db, new_project(ctx.db, custom_prompts={"Hi": "train"}, prompt_set="own").id)
-    assert f"There is no run {run.id}" in calls(share, ctx).replay({"run": run.id})["error"]
+    assert f"Run {run.id} is not in the open project" in calls(share, ctx).replay({"run": run.id})["error"]

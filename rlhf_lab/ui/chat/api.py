@@ -23,7 +23,7 @@ from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
 from rlhf_lab.store.pair_leases import lease_on_top
 from rlhf_lab.store.projects import get_labelling_config, prompts
-from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.shared.api import Api, DecimalNumber, FieldError, LongText, Payload
@@ -182,8 +182,8 @@ def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[
 def run_steps(ctx: Context, run_id: int | None) -> RunSteps:
     """No steps for a deleted run or another project's."""
     with contextlib.suppress(StoreError):
-        if run_id is not None and get_run(ctx.db, run_id).project_id == ctx.project.id:
-            folder = run_folder(ctx.home, run_id)
+        if run_id is not None:
+            folder = run_folder(ctx.home, ctx.run(run_id).id)
             return {"run": run_id, "steps": checkpoint_steps(folder), "best": best_step(folder)}
     return {"run": None, "steps": [], "best": None}
 

@@ -19,7 +19,7 @@ from rlhf_lab.jobs.model_inspection import stop_token_ids
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
-from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.compare.blind_results import size_note
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.compare.tournament import api as tournament
@@ -217,13 +217,12 @@ def run_details(ctx: Context, run_ids: Sequence[int]) -> RunDetails:
     models: dict[int | None, ListedRewardModel] = {row.id: row for row in list_reward_models(ctx.db, ctx.project.id)}
     for run_id in run_ids[:MAX_COLUMNS]:
         with contextlib.suppress(StoreError):
-            run = get_run(ctx.db, run_id)
-            if run.project_id == ctx.project.id:
-                row = models.get(current_reward_model_id(RunView.load(ctx.db, run)))
-                details["steps_by_run"][str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
-                details["best_by_run"][str(run.id)] = best_step(run_folder(ctx.home, run.id))
-                if row is not None:
-                    details["scorer_by_run"][str(run.id)] = reward_model_and_judge(row)
+            run = ctx.run(run_id)
+            row = models.get(current_reward_model_id(RunView.load(ctx.db, run)))
+            details["steps_by_run"][str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
+            details["best_by_run"][str(run.id)] = best_step(run_folder(ctx.home, run.id))
+            if row is not None:
+                details["scorer_by_run"][str(run.id)] = reward_model_and_judge(row)
     return details
 
 

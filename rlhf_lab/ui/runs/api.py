@@ -32,11 +32,11 @@ from rlhf_lab.ui.run_views.run_comparison import (
     compare_runs,
 )
 from rlhf_lab.ui.runs.backup import api as backup
-from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download, remove_old_files, require_run
+from rlhf_lab.ui.runs.downloads import Download, ExportRequest, create_download, remove_old_files
 from rlhf_lab.ui.runs.hub_mirror import api as hub_mirror
 from rlhf_lab.ui.runs.import_data import api as import_data
 from rlhf_lab.ui.runs.quality import api as quality
-from rlhf_lab.ui.shared.api import Api, Payload, revision_of
+from rlhf_lab.ui.shared.api import Api, Payload, RunPayload, revision_of
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.widgets import widget
 
@@ -60,10 +60,6 @@ class ExportProgressQuery(Payload):
     """export: the id of its ExportRequest."""
 
     export: int
-
-
-class RunPayload(Payload):
-    run: int
 
 
 class NewRunName(RunPayload):
@@ -173,20 +169,17 @@ def export(ctx: Context, request: ExportRequest) -> Download:
 
 @api.action(NewRunName, role=Role.OPERATOR)
 def rename(ctx: Context, payload: NewRunName) -> str:
-    require_run(ctx, payload.run)
     return f'Run {payload.run} is called "{run_control.rename(ctx.db, payload.run, payload.name)}" now.'
 
 
 @api.action(RunPayload, role=Role.OPERATOR)
 def resume(ctx: Context, payload: RunPayload) -> str:
-    require_run(ctx, payload.run)
     run_control.resume(ctx.db, ctx.home, payload.run)
     return f"Run {payload.run} continues; watch it under Train."
 
 
 @api.action(RunPayload, role=Role.OPERATOR)
 def delete(ctx: Context, payload: RunPayload) -> str:
-    require_run(ctx, payload.run)
     run_control.delete(ctx.db, ctx.home, payload.run)
     return f"Run {payload.run} was deleted, with its metrics and checkpoints."
 

@@ -33,7 +33,7 @@ from rlhf_lab.jobs.model_inspection import has_chat_template
 from rlhf_lab.jobs.system_role import exports_system_role
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
-from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.gradio_patches import save_to_cache, upload_folder
 from rlhf_lab.ui.share.page import write_page
@@ -144,7 +144,8 @@ def _write(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Cal
         return file
     if request.kind == "reward-model":
         row = get_reward_model(ctx.db, _require_id(request.reward_model, "reward model"))
-        _require_open_project(ctx, row.project_id)
+        if row.project_id != ctx.project.id:
+            raise ConfigError("Another project has been opened. Open this one again, then export.")
         return export_reward_model(ctx.db, ctx.home, row.id, work_folder)
     return _write_run(ctx, work_folder, request, on_note)
 
@@ -162,9 +163,7 @@ def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_no
 
 
 def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
-    run_id = _require_id(request.run, "run")
-    require_run(ctx, run_id)
-    run = get_run(ctx.db, run_id)
+    run = get_run(ctx.db, ctx.run(_require_id(request.run, "run")).id)
     if request.kind == "page":
         file = work_folder / f"run-{run.id}.html"
         write_page(record(ctx, run.id), file)
@@ -179,19 +178,6 @@ def _write_run(ctx: Context, work_folder: Path, request: ExportRequest, on_note:
         texts = _recipe_texts(request.model_copy(update={"source": "all"}), ctx.db, ctx.project)
         return _zip_recipe(export_run_recipe(ctx.db, ctx.home, run.id, folder, texts), folder)
     return write_zip(work_folder / f"run-{run.id}.zip", work_folder, export_run(ctx.db, ctx.home, run.id, work_folder))
-
-
-def require_run(ctx: Context, run_id: int) -> None:
-    """Raises ConfigError for a run that is not in the open project."""
-    if run_id not in {run.id for run in runs(ctx.db, ctx.project.id, made_elsewhere=True)}:
-        raise ConfigError(
-            f"Run {run_id} is not in the open project: it was deleted, or another project has been opened."
-        )
-
-
-def _require_open_project(ctx: Context, project_id: int) -> None:
-    if project_id != ctx.project.id:
-        raise ConfigError("Another project has been opened. Open this one again, then export.")
 
 
 def _is_expired(path: Path) -> bool:

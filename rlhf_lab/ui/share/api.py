@@ -2,7 +2,6 @@
 
 import threading
 
-from rlhf_lab.store.runs import get_run, no_such_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import MINUTE, Limit
 from rlhf_lab.ui.share.recording import Replay, record_replay, shipped_replay
@@ -23,11 +22,9 @@ class ReplayQuery(Payload):
 
 @api.read(ReplayQuery, limit=RECORDINGS)
 def replay(ctx: Context, query: ReplayQuery) -> Replay:
-    """Raises StoreError for a run of another project, which the page does not show either."""
-    run_id = query.run
-    if run_id is None:
+    """Raises StoreError for a run of another project."""
+    if query.run is None:
         return shipped_replay()
-    if get_run(ctx.db, run_id).project_id != ctx.project.id:
-        raise no_such_run(run_id)
+    run_id = ctx.run(query.run).id
     with _one_at_a_time:
         return ctx.cache.get(f"share/replay/{run_id}", CACHED_S, lambda: record_replay(ctx, run_id))

@@ -60,6 +60,12 @@ class Payload(BaseModel):
     annotator: str | None = None
 
 
+class RunPayload(Payload):
+    """A request about a run of the open project; one about any other run is refused before its handler is called."""
+
+    run: int
+
+
 class Message(TypedDict):
     """The reply of an action: a sentence about what was done."""
 
@@ -226,6 +232,8 @@ class Requests:
 
     def _reply(self, endpoint: Endpoint[Any, Any], payload: Payload) -> bytes:
         """The reply as JSON; a cached one if there is one."""
+        if isinstance(payload, RunPayload):
+            self.ctx.run(payload.run)
         if not endpoint.cached_s:
             return _to_json(endpoint, endpoint.handler(self.ctx, payload))
         key = endpoint.path, payload.model_dump_json(exclude={"annotator"})

@@ -17,7 +17,6 @@ from rlhf_lab.errors import LabError, NotFoundError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.reward_models import get_reward_model
-from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import DecimalNumber, Payload
 
@@ -126,10 +125,10 @@ def check_model(ctx: Context, model: str, *, with_step: bool = False) -> None:
         return
     if match := CHECKPOINT.fullmatch(model):
         with contextlib.suppress(StoreError):
-            run, step = get_run(ctx.db, int(match[1])), match[2]
+            run, step = ctx.run(int(match[1])), match[2]
             steps = checkpoint_steps(run_folder(ctx.home, run.id))
             has_model = int(step) in steps if step.isdigit() else not with_step
-            if run.project_id == ctx.project.id and has_model:
+            if has_model:
                 return
     raise LabError("The open project does not have this model (any more). Reload the page and choose again.")
 

@@ -10,7 +10,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views import run_summary
 from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, FeedQuery, FeedReply, RunElsewhere, feed_of
 from rlhf_lab.ui.run_views.run_summary import JsonPoint, StepSamples
-from rlhf_lab.ui.shared.api import Api, Payload, unusable
+from rlhf_lab.ui.shared.api import Api, RunPayload, unusable
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.widgets import widget
 from rlhf_lab.ui.train import token_view
@@ -20,21 +20,18 @@ from rlhf_lab.ui.train.start_run import api as start_run
 api = Api("train")
 
 
-class StepQuery(Payload):
-    run: int
+class StepQuery(RunPayload):
     step: int
 
 
-class MetricQuery(Payload):
-    run: int
+class MetricQuery(RunPayload):
     metric: str
 
 
-class RunControl(Payload):
+class RunControl(RunPayload):
     """action: pause, resume, stop, "set" a live `setting` to `value` (a number or "automatic"), or "switch" to `reward_model`."""
 
     action: str = ""
-    run: int
     setting: str = ""
     value: float | str | None = None
     reward_model: int | None = None
