@@ -99,7 +99,9 @@ def test_votes_on_gold_pairs_test_people_and_are_no_labels(
     else:
         folder = export_dataset(db, project.id, tmp_path / "out", options)
         path, leaves_out = folder / "data" / "train.jsonl", layout != "votes" and not (asks or trains)
-        assert ("without votes on pairs with a known answer (2 left out)" in (folder / "README.md").read_text()) is leaves_out
+        assert (
+            "without votes on pairs with a known answer (2 left out)" in (folder / "README.md").read_text()
+        ) is leaves_out
         assert json.loads((folder / "provenance.json").read_text())["gold_left_out"] == counted.gold
     texts = [row["chosen"] for row in read(path)]
     if layout == "votes":
