@@ -20,6 +20,8 @@ Ramdas 2024, "Estimating means of bounded random variables by betting", https://
   opponent of that time to those of the policy of that time. Which texts are shown may depend on earlier answers.
 - Without a difference between the models, an answer is an even bet only if its texts were not judged before: after one answer
   about a text, the next one about it is no longer even. So count one answer of each pair, and use each text in one pair.
+- Whether an answer counts must not depend on who won, as it would if a person who has seen this could take it back. So an
+  answer stays in both e-processes once it is given.
 
 The same e-process with wins and defeats exchanged tests "people do not prefer the policy's texts to the base's". Everything is
 computed from the answers alone. How the bets and the weights were chosen: docs/LEARNING.md, "The brake".
@@ -127,8 +129,8 @@ def waiting_weight(answers: int) -> float:
 def brake(answers: Iterable[Answer]) -> BrakeReport:
     """The state of a run from its answers, in the order in which they were given.
 
-    After a person has let a stopped run continue, pass only the answers after that: these are new tests, with a false-stop
-    probability of their own.
+    After a person has let a stopped run continue, pass only the answers about texts of later steps: these are new tests, with a
+    false-stop probability of their own.
     """
     evidence, decided, read = no_evidence(), list[Answer](), 0
     for answer in answers:

@@ -65,6 +65,7 @@ POLL_INTERVAL_S = 0.1
 RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
 STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, even within a step
+CONTROL_KINDS = (*HALT_EVENT_KINDS, EventKind.RESUME)
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). "
     "The last checkpoint is kept: resume the run."
@@ -180,6 +181,7 @@ class PolicyRun:
         set_run_status(db, run_id, RunStatus.RUNNING)
         last_state = self.trainer.state.state_dict()
         try:
+            self._wait_if_paused()
             if self.trainer.steps_done == 0:
                 self._replay_events()
                 self.trainer.measure_score_unit()
@@ -419,13 +421,26 @@ class PolicyRun:
         reason = f": {pause_text(event.payload)}" if BRAKE_KEY in event.payload else ""
         raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}{reason}; it can be resumed")
 
+    def _wait_if_paused(self) -> None:
+        """Before the first step of this process: a run that was paused when the last one ended stays paused. Steps since the last
+        checkpoint are taken again only after the pause."""
+        controls = [
+            event
+            for event in events(self.model_cache.db, self.run.id)
+            if event.kind in CONTROL_KINDS and event.applied_step is not None
+        ]
+        if controls and controls[-1].kind is EventKind.PAUSE and self.run.step <= (controls[-1].applied_step or 0):
+            self._pause(controls[-1])
+
     def _pause(self, event: RunEvent) -> None:
         """Wait until the run is resumed, and run short jobs during the pause. Does not change the state of the trainer."""
-        db, run_id = self.model_cache.db, self.run.id
-        mark_event_applied(db, event.id, self.trainer.steps_done)
-        message = f"paused in step {self.trainer.steps_done + 1}"
+        db, run_id, step = self.model_cache.db, self.run.id, event.applied_step
+        if step is None:
+            step = self.trainer.steps_done
+            mark_event_applied(db, event.id, step)
+        message = f"paused in step {step + 1}"
         if BRAKE_KEY in event.payload:
-            message = f"paused after step {self.trainer.steps_done}: {pause_text(event.payload)}"
+            message = f"paused after step {step}: {pause_text(event.payload)}"
         set_run_status(db, run_id, RunStatus.PAUSED, message)
         paused_at = time.monotonic()
         while True:

@@ -17,23 +17,26 @@ MIN_ANSWERS = 6  # decided ones about a checkpoint before another may take its p
 
 
 def brake_report(db: Database, run_id: int) -> BrakeReport:
-    """What the answers of a run say. After somebody let a paused run continue, only the answers since then count."""
+    """What the answers of a run say: those about the steps after the brake last halted it, if somebody let it continue."""
     return brake([Answer(answer.opponent, answer.won) for answer in counted_answers(db, run_id)])
 
 
 def counted_answers(db: Database, run_id: int) -> list[LiveAnswer]:
-    since = last_release(events(db, run_id))
-    return [answer for answer in live_answers(db, run_id) if answer.created_at > since]
+    """Those that decide. Pairs of earlier steps may be answered after a release, too; these answers are about texts of the policy
+    that was let go on, so they do not count."""
+    released = released_step(events(db, run_id))
+    return [answer for answer in live_answers(db, run_id) if answer.step > released]
 
 
-def last_release(run_events: list[RunEvent]) -> float:
-    """When somebody last let the run continue after its brake had paused it; 0.0 if nobody did."""
-    released, is_paused = 0.0, False
+def released_step(run_events: Sequence[RunEvent]) -> int:
+    """The step after which the brake last paused or stopped the run, if somebody has let it continue since; otherwise that of the
+    halt before, and 0 without any."""
+    released, halted = 0, 0
     for event in run_events:
-        if event.kind is EventKind.PAUSE and BRAKE_KEY in event.payload:
-            is_paused = True
-        elif event.kind is EventKind.RESUME and is_paused:
-            released, is_paused = event.created_at, False
+        if BRAKE_KEY in event.payload and event.applied_step is not None:
+            halted = event.applied_step
+        elif event.kind is EventKind.RESUME and halted:
+            released, halted = halted, 0
     return released
 
 

@@ -48,13 +48,14 @@ class LivePair:
 
 @dataclass(frozen=True)
 class LiveAnswer:
-    """The answer to a pair of the policy and an opponent. won: whether the policy's text was preferred; None for neither."""
+    """The answer to a pair of the policy after `step` steps and an opponent. won: whether the policy's text was preferred; None
+    for neither."""
 
     pair_id: int
+    step: int
     opponent: Opponent
     opponent_step: int | None
     won: bool | None
-    created_at: float
 
 
 def add_head(db: Database, head: LiveHead) -> None:
@@ -134,11 +135,12 @@ def answers_version(db: Database, run_id: int) -> tuple[int, int, float]:
 def live_answers(db: Database, run_id: int) -> list[LiveAnswer]:
     """The first answer to each pair of the run's policy against the base model or a checkpoint, in the order of the votes.
 
-    An answer that was taken back is none, and its pair has no other: the person has seen whose texts they were.
+    An answer counts once it is given, also if it is taken back or changed later: the page has shown by then whose text it was, so
+    taking back the defeats, or the wins, would decide the test. Counting all of them keeps its probability of a false stop.
     """
     p, v = t.live_pairs.c, t.votes.c
     query = (
-        select(p.pair_id, p.opponent, p.opponent_step, p.policy_side, v.choice, v.created_at, v.undone_at)
+        select(p.pair_id, p.step, p.opponent, p.opponent_step, p.policy_side, v.choice)
         .join(t.votes, v.pair_id == p.pair_id)
         .where(p.run_id == run_id, p.opponent.is_not(None), NOT_A_REPEAT, NOT_AN_ADJUDICATION)
         .where(v.choice != Choice.SKIP)
@@ -148,9 +150,9 @@ def live_answers(db: Database, run_id: int) -> list[LiveAnswer]:
     first_votes = {row.pair_id: row for row in reversed(rows)}
     return [
         LiveAnswer(
-            row.pair_id, row.opponent, row.opponent_step,
-            row.choice is row.policy_side if row.choice in (Choice.FIRST, Choice.SECOND) else None, row.created_at,
+            row.pair_id, row.step, row.opponent, row.opponent_step,
+            row.choice is row.policy_side if row.choice in (Choice.FIRST, Choice.SECOND) else None,
         )
         for row in rows
-        if first_votes[row.pair_id] is row and row.undone_at is None
+        if first_votes[row.pair_id] is row
     ]  # fmt: skip

@@ -162,7 +162,7 @@ def test_resume_with_another_process_count(db, home, capsys, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", fail)
     assert main(["train-policy", "--resume", "1", "--processes", "2", "--json", "--home", str(home)]) == 1
     assert "run 1: nobody is here" in json.loads(capsys.readouterr().out)["error"]
-    assert [event.payload["processes"] for event in events(db, 1)] == [2]
+    assert [event.payload.get("processes") for event in events(db, 1)] == [2, None]  # and that it was resumed
 
 
 def test_stop_engine_says_how_long_it_may_take(home, db, capsys, monkeypatch):

@@ -1,17 +1,22 @@
 """The brake: a run pauses when people prefer the texts of others to those of its policy."""
 
+import random
 import uuid
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import select
 from support_worker import CONFIG
 
 from rlhf_lab.common.enums import BrakeState, Choice, EventKind, JobStatus, Opponent, RunStatus, Source
-from rlhf_lab.common.records import Vote
+from rlhf_lab.common.records import RunEvent, StepResult, Vote
 from rlhf_lab.engine import policy_run
 from rlhf_lab.engine.live_run import JUDGE_KEY, TURNS, LivePairs
+from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import run_control
-from rlhf_lab.quality.brake import brake_report, compared_checkpoint
+from rlhf_lab.quality import brake as quality
+from rlhf_lab.quality.brake import BRAKE_KEY, brake_report, compared_checkpoint
+from rlhf_lab.store import tables as t
 from rlhf_lab.store.live_runs import (
     LiveAnswer,
     LivePair,
@@ -22,7 +27,8 @@ from rlhf_lab.store.live_runs import (
 )
 from rlhf_lab.store.projects import add_pairs, newest_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
-from rlhf_lab.store.runs import create_run, events, get_run
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run, events, get_run, mark_event_applied
 from rlhf_lab.store.votes import cast_vote
 
 BRAKED = CONFIG | {"brake_every": 2, "steps": 6, "checkpoint_every": 2}
@@ -37,17 +43,18 @@ def vote(lab, pair_id, choice, annotator="Mia"):
     cast_vote(lab.db, Vote(str(uuid.uuid4()), pair_id, annotator, Source.HUMAN, choice, True))
 
 
-def answer(lab, run_id, count, *, won, opponent=Opponent.BASE, step=None):
+def answer(lab, run_id, count, *, won, opponent=Opponent.BASE, step=None, of_step=1):
     """Answers to `count` pairs of texts that exist, each labelled anew."""
     made = []
-    pairs = newest_pairs(lab.db, lab.project.id, 12)
+    pairs = newest_pairs(lab.db, lab.project.id, 100)
     texts = [(a, b) for i, x in enumerate(pairs) for y in pairs[i + 1 :] for a in (x.first, x.second) for b in (y.first, y.second)
-             if x.prompt.id == y.prompt.id]  # fmt: skip
+             if x.prompt.id == y.prompt.id and a.id != b.id]  # fmt: skip
     for first, second in texts:
         pair = add_pairs(lab.db, lab.project.id, [(first.id, second.id, "live")])[0]
-        if pair.id in live_pairs_by_id(lab.db, [pair.id]):
+        has_vote = lab.db.fetch(select(t.votes.c.id).where(t.votes.c.pair_id == pair.id)).first()
+        if has_vote or pair.id in live_pairs_by_id(lab.db, [pair.id]):
             continue
-        add_live_pairs(lab.db, [LivePair(pair.id, run_id, 1, opponent, step, Choice.FIRST)])
+        add_live_pairs(lab.db, [LivePair(pair.id, run_id, of_step, opponent, step, Choice.FIRST)])
         vote(lab, pair.id, Choice.FIRST if won else Choice.SECOND)
         made.append(pair.id)
         if len(made) == count:
@@ -84,6 +91,83 @@ def test_a_run_pauses_when_people_prefer_the_base_and_one_key_continues_it(lab, 
     assert pause.payload == {"brake": "base"}
 
 
+class Killed(BaseException):
+    """As `kill -9`: nothing of the engine handles it."""
+
+
+@pytest.mark.parametrize("by", ["brake", "person"])
+def test_a_paused_run_stays_paused_when_its_engine_is_killed_and_started_again(lab, at, by):
+    """Checkpoints are of the steps 2, 4, 6. The pause is in step 4, so step 3 is taken again, but only after the pause."""
+    run_id, steps, seen = start(lab), [], []
+    at(2, lambda: answer(lab, run_id, 16, won=False) if by == "brake" else None)
+    at(3, lambda: run_control.pause(lab.db, run_id) if by == "person" else None)
+
+    def look(seconds):
+        run = get_run(lab.db, run_id)
+        seen.append((run.status, run.message))
+        steps.append(run.step)
+        if len(seen) < 4:
+            raise Killed
+        run_control.add_event(lab.db, run_id, EventKind.RESUME, {})
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(policy_run.time, "sleep", look)
+        for _ in range(3):
+            with pytest.raises(Killed):
+                PolicyRun(lab.worker.model_cache, run_id).execute()
+        assert PolicyRun(lab.worker.model_cache, run_id).execute() is RunStatus.DONE
+    message = "paused after step 3: people prefer the texts of the base model" if by == "brake" else "paused in step 4"
+    assert seen == [(RunStatus.PAUSED, message)] * 4
+    assert steps == [3, 2, 2, 2]
+    assert sum(event.kind is EventKind.PAUSE for event in events(lab.db, run_id)) == 1
+    assert get_run(lab.db, run_id).step == 6
+
+
+def test_a_pause_that_is_over_does_not_come_back_with_the_next_engine(lab):
+    """Also one of an earlier version, which went on after a restart without a word in the history."""
+    run_id = start(lab)
+    pause = run_control.add_event(lab.db, run_id, EventKind.PAUSE, {})
+    mark_event_applied(lab.db, pause.id, 1)
+    record_step(lab.db, run_id, StepResult(2, {}))
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(policy_run.time, "sleep", lambda seconds: pytest.fail("the run waits"))
+        assert PolicyRun(lab.worker.model_cache, run_id).execute() is RunStatus.DONE
+
+
+def test_a_run_that_the_brake_stopped_goes_on_when_somebody_resumes_it(lab, at, monkeypatch):
+    """Later answers about steps before the stop do not stop it again; 16 about the steps after it do."""
+    monkeypatch.setattr("rlhf_lab.jobs.engine_process.ensure_engine", lambda *_: None)
+    run_id = start(lab, judge="brief", **{JUDGE_KEY: {"every": 100, "noise": 0.0}})
+    at(2, lambda: answer(lab, run_id, 16, won=False))
+    lab.train(run_id)
+    assert get_run(lab.db, run_id).status is RunStatus.STOPPED
+    answer(lab, run_id, 2, won=False)
+    run_control.resume(lab.db, lab.folder, run_id)
+    answer(lab, run_id, 2, won=False, of_step=3)
+    assert brake_report(lab.db, run_id).answers_read == 0
+    at(4, lambda: answer(lab, run_id, 16, won=False, of_step=4))
+    lab.do(run_control.last_job(lab.db, run_id))
+    assert get_run(lab.db, run_id).message == (
+        "stopped after step 5: people prefer the texts of the base model; it can be resumed"
+    )
+
+
+def test_after_a_release_the_bound_of_five_percent_holds(monkeypatch):
+    """A policy that lost until step 3 and is as good as the base since then. After the release ten more answers come about its
+    earlier texts, all defeats, and 150 about later ones: of 200 such runs at most 5 % are paused again."""
+    halt = RunEvent(1, 1, EventKind.PAUSE, {BRAKE_KEY: "base"}, 1.0, 3)
+    release = RunEvent(2, 1, EventKind.RESUME, {}, 2.0, 3)
+    monkeypatch.setattr(quality, "events", lambda db, run_id: [halt, release])
+    monkeypatch.setattr("rlhf_lab.core.sequential_test.forecast", lambda *_: None)
+    rng, stopped = random.Random(0), 0
+    for _ in range(200):
+        outcomes = [(1, False)] * 16 + [(3, False)] * 10 + [(4, rng.random() < 0.5) for _ in range(150)]
+        given = [LiveAnswer(i, step, Opponent.BASE, None, won) for i, (step, won) in enumerate(outcomes)]
+        monkeypatch.setattr(quality, "live_answers", lambda db, run_id, given=given: given)
+        stopped += brake_report(None, 1).state is BrakeState.DECLINED
+    assert stopped <= 10
+
+
 def test_a_run_without_people_is_stopped_and_names_the_checkpoint(lab, at):
     run_id = start(lab, judge="brief", **{JUDGE_KEY: {"every": 100, "noise": 0.0}})
     at(3, lambda: answer(lab, run_id, 16, won=False, opponent=Opponent.BEST, step=2))
@@ -115,7 +199,7 @@ def test_wins_do_not_pause_and_only_the_first_answer_to_a_pair_counts(lab):
 ])  # fmt: skip
 def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(asked, expected):
     answers = [
-        LiveAnswer(i, Opponent.BASE if step is None else Opponent.BEST, step, won, 0.0)
+        LiveAnswer(i, 1, Opponent.BASE if step is None else Opponent.BEST, step, won)
         for i, (step, won) in enumerate(asked)
     ]
     assert compared_checkpoint(answers, [5, 10, 15, 20]) == expected
@@ -124,7 +208,7 @@ def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(aske
 
 def test_an_older_pair_that_is_answered_late_does_not_bring_its_checkpoint_back():
     asked = [(i, 5, True) for i in range(6)] + [(i, 15, False) for i in range(10, 30)] + [(9, 5, True)]
-    answers = [LiveAnswer(pair_id, Opponent.BEST, step, won, 0.0) for pair_id, step, won in asked]
+    answers = [LiveAnswer(pair_id, 1, Opponent.BEST, step, won) for pair_id, step, won in asked]
     assert compared_checkpoint(answers, [5, 10, 15, 20, 25]) == 15
 
 

@@ -23,7 +23,7 @@ from rlhf_lab.config.kl_control import kl_control_of
 from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
-from rlhf_lab.quality.brake import last_release
+from rlhf_lab.quality.brake import released_step
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.live_runs import answers_version
@@ -315,7 +315,7 @@ class RunFeed:
         """Computed once for each state of the answers."""
         if not has_brake(run):
             return None
-        released, version = last_release(events(self.ctx.db, run.id)), answers_version(self.ctx.db, run.id)
+        released, version = released_step(events(self.ctx.db, run.id)), answers_version(self.ctx.db, run.id)
         key = f"train/brake/{run.id}/{released}/{version}"
         return self.ctx.cache.get(key, BRAKE_CACHED_S, lambda: brake_view(self.ctx.db, run))
 
