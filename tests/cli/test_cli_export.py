@@ -89,7 +89,7 @@ def test_human_labels_by_default(export, tmp_path):
         (["labels"], "LabelError", "layout votes"),
         (["labels", "--ties", "drop"], "LabelError", "3 simulated"),
         (["labels", "--layout", "explicit", "--ties", "keep"], "ConfigError", "Use --layout votes"),
-        (["labels", "--project", "1"], "LabelError", "--source"),
+        (["labels", "--project", "1"], "LabelError", "another source"),
         (["labels", "--project", "9"], "ConfigError", "2 (Tales)"),
         (["run", "9"], "StoreError", "python -m rlhf_lab runs"),
         (["run", "--project", "1"], "ConfigError", "train-policy"),
