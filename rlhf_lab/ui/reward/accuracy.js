@@ -166,7 +166,7 @@ function curveFigure(models, groups, colors) {
       xTitle: 'labels',
       yTitle: 'accuracy',
       xaxis: { dtick: integerTick(Math.min(...counts), Math.max(...counts)) },
-      y: { range: [lowest, 1.02], tickformat: '.0%' },
+      yaxis: { range: [lowest, 1.02], tickformat: '.0%' },
     },
   };
 }

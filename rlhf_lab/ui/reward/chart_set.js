@@ -1,8 +1,16 @@
 // @ts-check
 // The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
-import { chartConfig, chartTheme, onThemeChange, sizeObserver } from '../shared/charts.js';
+import { drawChart, integerTick, onThemeChange, sizeObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';
 import { html } from '../shared/html.js';
+
+const LAYOUT = {
+  height: 200,
+  barmode: 'overlay',
+  hovermode: 'closest',
+  uirevision: 'keep',
+  margin: { t: 8, r: 10, b: 40, l: 60 },
+};
 
 export class ChartSet {
   constructor({ layout, config }) {
@@ -26,24 +34,10 @@ export class ChartSet {
 
   draw(name) {
     const { node, figure } = this.charts.get(name);
-    const { traces, layout: own } = figure(palette());
-    const { font, axis, hoverlabel } = chartTheme(node);
-    const base = structuredClone(this.base.layout);
-    const title = (text) => ({ text: text || '', standoff: 6 });
-    const layout = {
-      ...base,
-      height: own.height || 200,
-      barmode: 'overlay',
-      hovermode: 'closest',
-      uirevision: 'keep',
-      margin: { t: 8, r: 10, b: 40, l: 60 },
-      font,
-      hoverlabel,
-      xaxis: { ...base.xaxis, ...axis, rangemode: 'normal', title: title(own.xTitle), ...own.xaxis },
-      yaxis: { ...base.yaxis, ...axis, title: title(own.yTitle), ...own.y },
-    };
-    node.style.height = `${layout.height}px`; // otherwise plotly's height would not grow again after a resize
-    window['Plotly'].react(node, traces, layout, chartConfig(this.base.config));
+    const { traces, layout } = figure(palette());
+    const own = { ...LAYOUT, ...layout, xaxis: { rangemode: 'normal', ...layout.xaxis } };
+    node.style.height = `${own.height}px`; // otherwise plotly's height would not grow again after a resize
+    drawChart(node, traces, this.base, own);
   }
 
   removeUnused() {
@@ -57,7 +51,7 @@ export class ChartSet {
 }
 
 // A loss by update, as a figure.
-export const lossFigure = (losses, xTitle, height, dtick) => (colors) => ({
+export const lossFigure = (losses, xTitle, height) => (colors) => ({
   traces: [
     {
       x: losses().map((_, i) => i + 1),
@@ -67,5 +61,11 @@ export const lossFigure = (losses, xTitle, height, dtick) => (colors) => ({
       hovertemplate: '%{y:.3f}<extra></extra>',
     },
   ],
-  layout: { xTitle, yTitle: 'loss', height, xaxis: { dtick: dtick(1, losses().length) }, y: { rangemode: 'tozero' } },
+  layout: {
+    xTitle,
+    yTitle: 'loss',
+    height,
+    xaxis: { dtick: integerTick(1, losses().length) },
+    yaxis: { rangemode: 'tozero' },
+  },
 });

@@ -1,6 +1,5 @@
 // @ts-check
 // Cards that show the report of one reward model, which never changes.
-import { integerTick } from '../shared/charts.js';
 import { promptView, textView } from '../shared/dom.js';
 import { formatDuration, formatPercent, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
@@ -45,7 +44,7 @@ function histogramFigure({ chosen_scores: chosen, rejected_scores: rejected }, c
   const texts = chosen.reduce((sum, [, count]) => sum + count, 0);
   return {
     traces: [trace(chosen, colors.left, 'preferred'), trace(rejected, colors.right, 'not preferred')],
-    layout: { xTitle: 'score (sd)', yTitle: 'texts', y: { dtick: texts <= 12 ? 1 : null } },
+    layout: { xTitle: 'score (sd)', yTitle: 'texts', yaxis: { dtick: texts <= 12 ? 1 : null } },
   };
 }
 
@@ -64,7 +63,7 @@ function lossCurve(report, charts) {
   const start = report.warm_start
     ? ' It starts lower, because these updates refine a head that was fitted before.'
     : '';
-  const figure = lossFigure(() => report.loss, 'update', 170, integerTick);
+  const figure = lossFigure(() => report.loss, 'update', 170);
   return html`<p class="muted">0.69 (ln 2) is guessing.${start}</p>
     ${charts.create('losses', 'loss of the last fit over its updates', figure)}`;
 }
@@ -124,7 +123,7 @@ function calibrationFigure(bins, colors) {
       xTitle: 'confidence',
       yTitle: 'ranked right',
       xaxis: { range: [0.48, 1.02], tickformat: '.0%' },
-      y: { range: [-0.03, 1.05], tickformat: '.0%' },
+      yaxis: { range: [-0.03, 1.05], tickformat: '.0%' },
     },
   };
 }

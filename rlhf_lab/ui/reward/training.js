@@ -1,6 +1,5 @@
 // @ts-check
 // The training of reward models: the bar that starts it, and the card of one in progress.
-import { integerTick } from '../shared/charts.js';
 import { actionButton, progressBar, selectField } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -84,7 +83,7 @@ export function trainingCard(charts, losses) {
     ${progressBar('training of the reward model', 0)}
     <p class="muted note"></p>
     <p class="muted">${LOSS_HINT}</p>
-    ${charts.create('training', label, lossFigure(losses, 'update of this fit', 160, integerTick))}
+    ${charts.create('training', label, lossFigure(losses, 'update of this fit', 160))}
   </div>`;
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
-import { chartConfig, chartTheme, integerTick } from '../shared/charts.js';
+import { drawChart, integerTick } from '../shared/charts.js';
 import { selectField, setOptions } from '../shared/dom.js';
 import { plotlyText } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
@@ -131,25 +131,10 @@ export class Comparison {
   }
 
   plot(selector, traces, xTitle, yTitle, revision, ticks = {}) {
-    const base = structuredClone(this.data.layout);
-    const node = this.part(selector);
-    const theme = chartTheme(node);
-    const axis = (base, title) => ({
-      ...base,
-      title: { text: plotlyText(title), standoff: 6 },
-      ...theme.axis,
-      automargin: true,
-    });
-    const layout = {
-      ...base,
-      margin: { t: 8, r: 12, b: 40, l: 50 },
-      font: theme.font,
-      uirevision: revision,
-      hoverlabel: theme.hoverlabel,
-      xaxis: { ...axis(base.xaxis, xTitle), ...ticks },
-      yaxis: axis(base.yaxis, yTitle),
-    };
-    /** @type {any} */ (window).Plotly.react(node, traces, layout, chartConfig(this.data.config));
+    const margin = { t: 8, r: 12, b: 40, l: 50 };
+    drawChart(this.part(selector), traces, this.data, {
+      xTitle, yTitle, margin, uirevision: revision, xaxis: { automargin: true, ...ticks },
+    }); // prettier-ignore
   }
 
   drawMetrics() {

@@ -1,6 +1,7 @@
 // @ts-check
 // What all charts share: colours, size, ticks.
 import { palette } from './dom.js';
+import { plotlyText } from './format.js';
 
 // plotly.js is large, so it is loaded with the first charts. Returns a promise that it has been.
 let loading = /** @type {Promise<void> | null} */ (null);
@@ -33,6 +34,17 @@ export const chartConfig = (base) => ({
   ...base,
   displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover',
 });
+
+// Draw a chart, or draw it again. base: plotly's layout and config; own: the axes' titles and what its layout has of its own.
+export function drawChart(node, traces, base, { xTitle = '', yTitle = '', xaxis = {}, yaxis = {}, ...own }) {
+  const layout = structuredClone(base.layout);
+  const { font, axis, hoverlabel } = chartTheme(node);
+  const title = (text) => ({ text: plotlyText(text), standoff: 6 });
+  Object.assign(layout, own, { font, hoverlabel });
+  layout.xaxis = { ...layout.xaxis, ...axis, title: title(xTitle), ...xaxis };
+  layout.yaxis = { ...layout.yaxis, ...axis, title: title(yTitle), ...yaxis };
+  window['Plotly'].react(node, traces, layout, chartConfig(base.config));
+}
 
 // Call `redraw` when the theme changes: its classes are on the body. Returns the observer.
 export function onThemeChange(redraw) {

@@ -48,7 +48,7 @@ export function plot({ label, x, y, xTitle = '', yTitle = '', lines = [], dots =
   return svg(
     'svg',
     { viewBox: `0 0 ${WIDTH} ${height}`, class: 'lab-chart', role: 'img', 'aria-label': label },
-    ...ticks(y).map((value) => yTick(value, atY(value))),
+    ...ticks(y).map((value) => text(formatNumber(value), EDGE.left - 6, atY(value) + 4, { 'text-anchor': 'end' })),
     ...(hasXTicks ? ticks(x).map((value) => text(formatNumber(value), atX(value), bottom + 16)) : []),
     text(xTitle, middle([EDGE.left, WIDTH - EDGE.right]), height - 6),
     text(yTitle, -middle([EDGE.top, bottom]), 11, { transform: 'rotate(-90)' }),
@@ -65,13 +65,6 @@ export function plot({ label, x, y, xTitle = '', yTitle = '', lines = [], dots =
 function text(content, x, y, attributes = {}) {
   const node = svg('text', { x, y, 'text-anchor': 'middle', ...attributes });
   node.textContent = content;
-  return node;
-}
-
-function yTick(value, y) {
-  const node = text(formatNumber(value), EDGE.left - 6, y + 4, {
-    'text-anchor': 'end',
-  });
   return node;
 }
 
