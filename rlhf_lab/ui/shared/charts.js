@@ -35,7 +35,7 @@ export const chartConfig = (base) => ({
   displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover',
 });
 
-// Draw a chart, or draw it again. base: plotly's layout and config; own: the axes' titles and what its layout has of its own.
+// Draw a chart, or draw it again. base: plotly's layout and config; own: titles of the axes, and changes of the layout.
 export function drawChart(node, traces, base, { xTitle = '', yTitle = '', xaxis = {}, yaxis = {}, ...own }) {
   const layout = structuredClone(base.layout);
   const { font, axis, hoverlabel } = chartTheme(node);
