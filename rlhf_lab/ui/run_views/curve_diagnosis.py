@@ -7,7 +7,7 @@ base's samples, responses of tens of tokens); they indicate where to look and ar
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -157,10 +157,14 @@ def diagnose(
             message = f"NaN since step {first_lost_step}: stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, restrains=True)
     replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
-    return {
-        name: _reworded(diagnosis, replacements)
-        for name, diagnosis in _without_contradictions(findings, trends).items()
-    }
+    is_restrained = _is_restrained(findings.values(), trends)
+    diagnoses: dict[str, Diagnosis] = {}
+    for name, finding in findings.items():
+        message = finding.message if finding.if_restrained is None or not is_restrained else finding.if_restrained
+        for phrase, replacement in replacements:
+            message = message.replace(phrase, replacement)
+        diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
+    return diagnoses
 
 
 def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
@@ -175,27 +179,15 @@ def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> 
     return pairs
 
 
-def _reworded(diagnosis: Diagnosis, replacements: Sequence[tuple[str, str]]) -> Diagnosis:
-    message = diagnosis.message
-    for phrase, replacement in replacements:
-        message = message.replace(phrase, replacement)
-    return Diagnosis(diagnosis.level, message)
-
-
-def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
-    """The findings as diagnoses. Advice to move the policy more is left out if a finding advises to move it less, if the KL is
-    high, or if a KL budget decides how much it moves and beta is not set by hand."""
+def _is_restrained(findings: Iterable[Finding], trends: CurveTrends) -> bool:
+    """Whether advice to move the policy more is left out: if a finding advises to move it less, if the KL is high, or if a KL
+    budget decides how much it moves and beta is not set by hand."""
     kl = trends.get("objective/kl")
-    is_restrained = (
+    return (
         (bool(trends.steered) and "beta" not in trends.set_by_hand)
-        or any(finding.restrains for finding in findings.values())
+        or any(finding.restrains for finding in findings)
         or (kl is not None and kl.current > KL_HEALTHY)
     )
-    diagnoses: dict[str, Diagnosis] = {}
-    for name, finding in findings.items():
-        message = finding.message if finding.if_restrained is None or not is_restrained else finding.if_restrained
-        diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
-    return diagnoses
 
 
 def _score(score: Trend, trends: CurveTrends) -> Finding:
