@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.quality.tournament import Standing
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.run_metrics import record_step
@@ -34,7 +35,10 @@ def shared_page(lab, tmp_path):
         for at in range(3):
             samples = [Sample(f"{HOSTILE} {seed}", seed, f"{HOSTILE} {at} {seed}", 0.5 * at) for seed in range(2)]
             record_step(db, run.id, StepResult(at, {"objective/scores": float(at)} if at else {}, [], samples))
-        write_page(record(Context(lab.home, db), run.id), file)
+        names = {0: "base model", 1: "run 1, step 2"}
+        rows = [Standing(i, names[i], 1.5 * i, 0.5 * i, 2.5 * i, 3, 0.0, 0.5, None) for i in (1, 0)]
+        ranking = {"answers": 3, "rows": rows, "wins": [[0.0, 2.0], [1.0, 0.0]]}
+        write_page({**record(Context(lab.home, db), run.id), "ranking": ranking}, file)
     return file
 
 
@@ -47,6 +51,8 @@ def test_the_page_works_without_a_network(shared_page, chromium, width):
     page.goto(shared_page.as_uri())
     expect(page.locator(".lab-share h1")).to_have_text("shared")
     expect(page.locator(".lab-chart")).to_have_count(1)
+    expect(page.locator(".tournament tr", has_text="1. run 1, step 2")).to_contain_text("1.50")
+    expect(page.locator(".tournament")).not_to_contain_text("While somebody judges")
     expect(page.locator(".sample .now .lab-text").first).to_have_text(f"{HOSTILE} 2 0")
     assert page.locator("main img, main script").count() == 0
     assert page.title() == "shared – RLHF Lab"

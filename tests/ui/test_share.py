@@ -5,17 +5,20 @@ import json
 import re
 
 import pytest
-from fake_blind_tests import finish_jobs, start
-from fake_runs import KL, SCORE, a_run
+from fake_blind_tests import BASE, RUN, finish_jobs, start
+from fake_runs import KL, SCORE, a_run, write_checkpoint
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.common.enums import Choice
-from rlhf_lab.common.records import Sample, StepResult, TokenRecord
+from rlhf_lab.common.enums import Choice, JobKind
+from rlhf_lab.common.records import PairKey, Sample, StepResult, TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.store.blind_tests import add_answers
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.blind_tests import add_answers, end_test
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
+from rlhf_lab.store.tournaments import add_tournament, answer_tournament_pair, lease_tournament_pair
 from rlhf_lab.ui.share import page as share
 from rlhf_lab.ui.share.page import import_map, resolve, share_page
 from rlhf_lab.ui.share.recording import blind_pairs, record, spread_out
@@ -93,6 +96,97 @@ def test_the_result_of_the_labs_own_blind_test_is_beside_the_readers(ctx, run):
     text = record(ctx, run.id)["blind_test"]
     assert text.startswith("Those who judged like run 1, step 40 more often: 2 of 3 decided answers")
     assert "Ann" not in share_page(record(ctx, run.id))
+
+
+def add_test(ctx, answers, first="base"):
+    test = start(ctx, models=[first, "run/1/40", ""])
+    texts = [f"{text}{i}" for text in BASE for i in range(4)] if "best" in first else BASE
+    finish_jobs(ctx, test, (texts, RUN), ([0.5] * len(texts), [0.5] * 4))
+    for who, choices in answers.items():
+        add_answers(ctx.db, test.id, who, choices)
+    return test
+
+
+WHOLE = {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.FIRST}
+
+
+def test_the_reader_answers_the_pairs_of_the_labs_own_blind_test(ctx, run):
+    """All that were judged: not the one with the same text twice."""
+    add_test(ctx, {"Ann": WHOLE})
+    recording = record(ctx, run.id)
+    found = [(pair["texts"][pair["policy"]], pair["texts"][1 - pair["policy"]]) for pair in recording["pairs"]]
+    assert found == [("A", "a"), ("B", "b"), ("D", "d")]
+    assert recording["has_tested_pairs"] is True
+    assert all(pair["turns"][-1]["content"] in pair["prompt"] for pair in recording["pairs"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_shared", "has_ended", "is_published"),
+    [
+        ({}, False, True, False),
+        ({"Ann": {0: Choice.SECOND}}, False, False, False), ({"Ann": {0: Choice.SECOND}}, False, True, True),
+        ({"Ann": WHOLE, "Bob": WHOLE}, False, False, False), ({"Ann": WHOLE}, True, False, False),
+        ({"Ann": WHOLE, "Bob": {0: Choice.FIRST}}, True, True, True),
+    ],
+)  # fmt: skip
+def test_a_blind_test_that_somebody_may_still_judge_is_not_published(
+    ctx, run, answers, is_shared, has_ended, is_published
+):
+    """Neither its pairs, which say who wrote what, nor its result."""
+    test = add_test(ctx, answers)
+    if has_ended:
+        end_test(ctx.db, test.id)
+    shared = ctx.as_multi_user(open_to_all=True) if is_shared else ctx
+    recording = record(shared, run.id)
+    assert recording["has_tested_pairs"] is is_published
+    assert (recording["blind_test"] != "") is is_published
+    assert (recording["pairs"][0]["prompt"] == HOSTILE) is not is_published
+
+
+@pytest.mark.parametrize("other", ["base/best/4", "run/1/20"])
+def test_pairs_of_a_test_against_another_model_than_the_base_are_not_the_readers(ctx, run, other):
+    write_checkpoint(ctx, run.id, 20)
+    add_test(ctx, {"Ann": WHOLE | {2: Choice.TIE}}, other)
+    recording = record(ctx, run.id)
+    assert recording["has_tested_pairs"] is False
+    assert recording["blind_test"] != ""
+    add_test(ctx, {"Ann": WHOLE})
+    add_test(ctx, {"Ann": WHOLE | {2: Choice.TIE}}, other)  # a newer one
+    recording = record(ctx, run.id)
+    assert recording["has_tested_pairs"] is True
+    assert recording["blind_test"].startswith("Those who judged like run 1, step 40 more often: 2 of 3")
+
+
+def test_the_ranking_of_the_newest_tournament_with_the_run_is_on_the_page(ctx, run):
+    """Two of three models; the run won both of its comparisons, so its score has no upper end. Names of people are left out."""
+    other = a_run(ctx, name="another run")
+    for models, winner in ((["base", f"run/{other.id}/2"], None), (["base", f"run/{run.id}/2"], Choice.SECOND)):
+        job = queue.submit(ctx.db, JobKind.TOURNAMENT, ctx.project.id, {"contestants": models, "prompts": ["P", "Q"]})
+        held = add_tournament(ctx.db, ctx.project.id, job.id)
+        assert record(ctx, run.id)["ranking"] is None
+        queue.claim(ctx.db, [JobKind.TOURNAMENT], engine_process.record_heartbeat(ctx.db, "x"))
+        rows = [{"model": model, "texts": [f"{model} {i}" for i in range(2)], "scores": [0.5] * 2, "kl": [0.25] * 2}
+                for model in models]  # fmt: skip
+        queue.finish(ctx.db, job.id, {"prompts": ["P", "Q"], "contestants": rows})
+        assert record(ctx, run.id)["ranking"] is None  # nobody has judged
+        for position in range(2) if winner else ():
+            key = PairKey(position, 0, 1)
+            lease_tournament_pair(ctx.db, held.id, "Ann", lambda *_, key=key: key, now=1.0)
+            answer_tournament_pair(ctx.db, held.id, "Ann", key, winner)
+    assert record(ctx, run.id)["ranking"] is None  # somebody judges, or may come back
+    with ctx.db.write() as conn:
+        conn.execute(t.tournament_answers.update().values(created_at=100.0))
+    page = share_page(record(ctx, run.id))
+    ranking = data_of(page)["ranking"]
+    assert (ranking["answers"], [row["name"] for row in ranking["rows"]]) == (
+        2,
+        [f"run {run.id}, step 2", "base model"],
+    )
+    first = ranking["rows"][0]
+    assert first["low"] < first["score"]
+    assert first["high"] is None
+    assert ranking["wins"] == [[0, 2], [0, 0]]
+    assert "Ann" not in page
 
 
 def test_scripts_import_each_other_by_names_that_the_map_has():

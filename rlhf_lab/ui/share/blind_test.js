@@ -104,7 +104,7 @@ export class BlindTest {
   }
 
   result() {
-    const { pairs, title, blind_test: authors } = this.recording;
+    const { pairs, title, blind_test: authors, has_tested_pairs: areTheSame } = this.recording;
     const save = () => {
       const link = document.createElement('a');
       const lines = voteLines(pairs, this.choices, `${this.reader} of ${title}`);
@@ -114,7 +114,9 @@ export class BlindTest {
     };
     return [
       html`<p role="status">${resultText(pairs, this.choices)}</p>`,
-      ...(authors ? [html`<p>The blind test of the author’s lab, on other texts: ${authors}</p>`] : []),
+      ...(authors
+        ? [html`<p>The blind test of the author’s lab, on ${areTheSame ? 'these' : 'other'} pairs: ${authors}</p>`]
+        : []),
       html`<p class="muted">
         The file has your votes. Send it to the author, who reads it with the command import.
       </p>`,

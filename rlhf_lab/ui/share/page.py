@@ -5,6 +5,7 @@ import html
 import json
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -52,7 +53,8 @@ def page_head(title: str) -> str:
 
 def embedded_json(value: Any) -> str:
     """JSON that no text in it can end: "<" is written as an escape."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=asdict)
+    return text.replace("<", "\\u003c")
 
 
 def import_map() -> str:

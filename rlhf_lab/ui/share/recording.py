@@ -3,31 +3,33 @@
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.bundled_assets import ASSETS
 from rlhf_lab.common.chat_format import Chat, turns_of_prompt
-from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import Run
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Job, Run
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.jobs import queue
-from rlhf_lab.store.blind_tests import answers, blind_tests
+from rlhf_lab.store.blind_tests import ENDED_KEY, answers, blind_tests
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_series, samples_at, token_record_steps
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.votes import voters
-from rlhf_lab.ui.compare.blind_results import model_name, pair_texts, test_outcome
+from rlhf_lab.ui.compare.blind_results import BlindPair, model_name, pair_texts, test_outcome
+from rlhf_lab.ui.compare.blind_test.api import remaining_positions
+from rlhf_lab.ui.compare.tournament.api import Ranking, ranking_of_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.run_views.run_feed import MAX_POINTS, FeedReply, LiveState, feed_of
 from rlhf_lab.ui.run_views.run_summary import (
@@ -94,7 +96,9 @@ class Replay(RunRecording):
 class Recording(RunRecording):
     """accuracy: of the reward model, with its interval. labelled_by: empty unless names were asked for.
 
-    blind_test: what the lab's people preferred in the newest blind test of the run that somebody has answered, or "".
+    blind_test: what the lab's people preferred in the newest blind test of the run that is over, one against the base if there is
+    any, or "". has_tested_pairs: whether the pairs are those of this test, not samples of the run.
+    ranking: of the newest tournament in which the run took part.
     """
 
     curves: list[dict[str, Any]]
@@ -103,6 +107,8 @@ class Recording(RunRecording):
     labelled_by: list[str]
     pairs: list[SharedPair]
     blind_test: str
+    has_tested_pairs: bool
+    ranking: Ranking | None
     definitions: dict[str, str]
 
 
@@ -167,6 +173,9 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     steps = list(recording["samples"])
     reward_model = reward_model_of(db, current_reward_model_id(RunView.load(db, run)))
     report = reward_model.report if reward_model else {}
+    tests = list(finished_tests(ctx, run))
+    test = next((test for test in tests if pairs_of_test(test, run.id)), tests[0] if tests else None)
+    tested_pairs = pairs_of_test(test, run.id) if test else []
     accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
     return {
         **recording,
@@ -175,8 +184,10 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
         "settings": settings_of(run),
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],
-        "pairs": blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else [],
-        "blind_test": blind_test_text(db, run),
+        "pairs": tested_pairs or (blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else []),
+        "blind_test": outcome_text(test) if test else "",
+        "has_tested_pairs": bool(tested_pairs),
+        "ranking": ranking_of_run(ctx, run),
         "definitions": definitions(),
     }
 
@@ -201,28 +212,62 @@ def settings_of(run: Run) -> list[SharedSetting]:
     ]  # fmt: skip
 
 
-def blind_test_text(db: Database, run: Run) -> str:
-    for test in blind_tests(db, run.project_id):
-        jobs = [queue.get_job(db, job_id) for job_id in (test.first_job, test.second_job)]
-        is_of_run = any(str(job.payload.get("checkpoint", "")).startswith(f"run/{run.id}/") for job in jobs)
-        if is_of_run and (given := answers(db, test.id)) and (pairs := pair_texts(*jobs)):
-            names = [model_name(job.payload) for job in jobs]
-            return " ".join(test_outcome(pairs, given, "", names, None)["sentences"])
-    return ""
+class FinishedTest(NamedTuple):
+    """A blind test with answers that nobody judges any more: its jobs, pairs by position, and answers by person."""
+
+    jobs: tuple[Job, Job]
+    pairs: dict[int, BlindPair]
+    answers: dict[str, dict[int, Choice]]
+
+
+def finished_tests(ctx: Context, run: Run) -> Iterator[FinishedTest]:
+    """Those of the run, newest first. A page shows the pairs and who wrote them, so nobody may have to judge them still: the
+    operator has ended the test, or it is that of the only person in the lab, who has judged all pairs."""
+    for test in blind_tests(ctx.db, run.project_id):
+        first, second = (queue.get_job(ctx.db, job_id) for job_id in (test.first_job, test.second_job))
+        given, pairs = answers(ctx.db, test.id), pair_texts(first, second)
+        if not given or not pairs or not any(_is_of_run(job, run.id) for job in (first, second)):
+            continue
+        is_alone = not ctx.access.is_multi_user and len(given) == 1
+        if first.payload.get(ENDED_KEY) or (is_alone and not remaining_positions(pairs, *given.values())):
+            yield FinishedTest((first, second), pairs, given)
+
+
+def _is_of_run(job: Job, run_id: int) -> bool:
+    return str(job.payload.get("checkpoint", "")).startswith(f"run/{run_id}/")
+
+
+def outcome_text(test: FinishedTest) -> str:
+    names = [model_name(job.payload) for job in test.jobs]
+    return " ".join(test_outcome(test.pairs, test.answers, "", names, None)["sentences"])
+
+
+def pairs_of_test(test: FinishedTest, run_id: int) -> list[SharedPair]:
+    """All pairs that were judged, on random sides; [] for a test that compared the run with something else than the base."""
+    runs_side = [_is_of_run(job, run_id) for job in test.jobs]
+    is_base = [job.payload.get("checkpoint") == "base" and not job.payload.get("best_of") for job in test.jobs]
+    if sorted(runs_side) != [False, True] or is_base[runs_side.index(False)] is False:
+        return []
+    sides, pairs = random.Random(derive_seed(run_id, "shared pairs")), list[SharedPair]()
+    for pair in test.pairs.values():
+        if not pair.has_equal_texts:
+            texts = (pair.first, pair.second)
+            pairs.append(shared_pair(pair.prompt, texts[runs_side.index(True)], texts[runs_side.index(False)], sides))
+    return pairs
 
 
 def blind_pairs(db: Database, run_id: int, step: int) -> list[SharedPair]:
     """The samples of a step beside those of the base, on random sides; pairs of equal texts are left out."""
     base = {(sample.prompt, sample.seed): sample.text.strip() for sample in samples_at(db, run_id, 0)}
-    sides = random.Random(derive_seed(run_id, "shared pairs"))
-    pairs: list[SharedPair] = []
+    sides, pairs = random.Random(derive_seed(run_id, "shared pairs")), list[SharedPair]()
     for sample in samples_at(db, run_id, step):
         text, other = sample.text.strip(), base.get((sample.prompt, sample.seed))
-        if other is None or other == text:
-            continue
-        policy = sides.randrange(2)
-        texts = (text, other) if policy == 0 else (other, text)
-        pairs.append(
-            {"prompt": sample.prompt, "turns": turns_of_prompt(sample.prompt), "texts": texts, "policy": policy}
-        )
+        if other is not None and other != text:
+            pairs.append(shared_pair(sample.prompt, text, other, sides))
     return pairs[:MAX_PAIRS]
+
+
+def shared_pair(prompt: str, policy_text: str, base_text: str, sides: random.Random) -> SharedPair:
+    policy = sides.randrange(2)
+    texts = (policy_text, base_text) if policy == 0 else (base_text, policy_text)
+    return {"prompt": prompt, "turns": turns_of_prompt(prompt), "texts": texts, "policy": policy}

@@ -2,6 +2,7 @@
 // A recorded run as a page of its own, without a lab and without a network: ui/share/page.py puts this script, the
 // modules that it imports and the data into one file.
 import { BlindTest } from './blind_test.js';
+import { RankingView } from '../compare/tournament/ranking.js';
 import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -19,6 +20,7 @@ import { TokenView } from '../train/token_view.js';
  *   tokens: Record<string, import('../api_types').TokenView>,
  *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
  *   accuracy: number[] | null, labelled_by: string[], blind_test: string, definitions: Record<string, string>,
+ *   has_tested_pairs: boolean, ranking: import('../api_types').Ranking | null,
  *   pairs: { prompt: string, turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
  * }} Recording
  */
@@ -29,7 +31,9 @@ export default function mount() {
   recording = JSON.parse(document.getElementById('recording').textContent);
   document.body.classList.toggle('dark', matchMedia('(prefers-color-scheme: dark)').matches);
   useDefinitions(recording.definitions);
-  document.querySelector('main').append(heading(), blindTest(), results(), curves(), texts(), notes(), settings());
+  document
+    .querySelector('main')
+    .append(heading(), blindTest(), results(), tournament(), curves(), texts(), notes(), settings());
 }
 
 function heading() {
@@ -62,6 +66,18 @@ function results() {
     }
     ${names.length ? html`<p>Labelled by ${names.join(', ')}.</p>` : null}
     ${feed.best_text && html`<p>${feed.best_text}</p>`}
+  </section>`;
+}
+
+function tournament() {
+  if (!recording.ranking) return '';
+  const view = new RankingView(false);
+  view.draw(recording.ranking);
+  view.fold.open = true;
+  return html`<section class="lab-card tournament" aria-label="tournament">
+    <h2>${term('tournament', 'Tournament')}</h2>
+    <p>The author’s lab compared this run with other models in blind pairs.</p>
+    ${view.element}
   </section>`;
 }
 

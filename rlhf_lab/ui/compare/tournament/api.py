@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
-from rlhf_lab.common.records import Job, PairKey, Role, Tournament, TournamentAnswer
+from rlhf_lab.common.records import Job, PairKey, Role, Run, Tournament, TournamentAnswer
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
@@ -245,6 +245,18 @@ def ranked_answers(
     now = time.time() if now is None else now
     since = judging_since(contestants, answers, now, LEASE_S, waits_for_others=is_shared)
     return [answer for answer in answers if answer.choice not in (None, Choice.SKIP) and answer.created_at < since]
+
+
+def ranking_of_run(ctx: Context, run: Run) -> Ranking | None:
+    """The ranking of the newest tournament in which the run took part, as everybody may see it; None without one."""
+    for tournament in tournaments(ctx.db, run.project_id):
+        job = queue.get_job(ctx.db, tournament.job_id)
+        contestants = contestants_of(job.result) if job.status is JobStatus.DONE and job.result else []
+        if any(contestant.model.startswith(f"run/{run.id}/") for contestant in contestants):
+            ranked = ranked_answers(contestants, tournament_answers(ctx.db, tournament.id), is_shared=True)
+            if ranked:
+                return _ranking(ctx, job, contestants, ranked)
+    return None
 
 
 def _revealed(

@@ -13,12 +13,15 @@ const ABOUT =
   'narrower; more people who judge the same pairs hardly do. "Above": neither the base model nor a model that ' +
   'lost to it, directly or through others, has won against this one yet, so its score has no upper limit. "Below" is ' +
   'the opposite. "Not compared": no answers connect the model ' +
-  'to the base model yet, so it has no place. KL, reward and gold are means over the texts of this tournament. ' +
-  'While somebody judges, the ranking stays as it was, so that it does not say which models the answers were about. ' +
+  'to the base model yet, so it has no place. KL, reward and gold are means over the texts of this tournament.';
+const ABOUT_ANSWERS =
+  ' While somebody judges, the ranking stays as it was, so that it does not say which models the answers were about. ' +
   'New answers are added when nobody has judged for ten minutes, or no pair is left.';
 
 export class RankingView {
-  constructor() {
+  // takesAnswers: false for a ranking that does not change any more.
+  constructor(takesAnswers = true) {
+    this.about = takesAnswers ? ABOUT + ABOUT_ANSWERS : ABOUT;
     this.element = html`<div class="ranking"></div>`;
     this.summary = html`<summary></summary>`;
     this.tables = html`<div class="tables"></div>`;
@@ -39,7 +42,7 @@ export class RankingView {
     this.summary.textContent = `Ranking after ${plural(ranking.answers, 'answer')}`;
     this.tables.replaceChildren(
       html`${scoreTable(ranking)}
-        <p class="muted">${ABOUT}</p>
+        <p class="muted">${this.about}</p>
         <h3>How often the row is preferred to the column</h3>
         ${winTable(ranking)}`,
     );
