@@ -123,9 +123,9 @@ def _validate(item: Setting, value: Any) -> None:
         raise ConfigError(f"{item.name} = {value!r} is not a finite number: {item.help}")
     number: Any = value
     if item.low is not None and number < item.low:
-        raise ConfigError(f"{item.name} = {value} is below its least value {item.low:g}: {item.help}")
+        raise ConfigError(f"{item.name} = {value} is below the minimum {item.low:g}: {item.help}")
     if item.high is not None and number > item.high:
-        raise ConfigError(f"{item.name} = {value} is above its greatest value {item.high:g}: {item.help}")
+        raise ConfigError(f"{item.name} = {value} is above the maximum {item.high:g}: {item.help}")
 
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tuple[str, ...] = ()) -> None:

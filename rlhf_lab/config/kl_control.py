@@ -84,7 +84,7 @@ def kl_conflicts(config: Mapping[str, Any], responses_per_step: int) -> list[tup
     return [
         (
             approaches_target and not beta > 0,
-            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or "
+            "The adaptive controller multiplies beta, so it cannot start from 0. Choose a positive beta or "
             "kl_controller = fixed",
         ),
         (
@@ -94,7 +94,7 @@ def kl_conflicts(config: Mapping[str, Any], responses_per_step: int) -> list[tup
         ),
         (
             budget is not None and (approaches_target or not beta > 0),
-            f"kl_budget = {budget} steers beta itself, from a positive value on. Choose kl_controller = fixed "
+            f"kl_budget = {budget} adapts beta itself and needs a positive starting value. Choose kl_controller = fixed "
             "and a positive beta, or kl_budget = none",
         ),
     ]

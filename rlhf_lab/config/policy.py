@@ -484,8 +484,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.spec.value_function == "as_baseline" and c.baseline != "value" and has_value_settings,
-            f"baseline = {c.baseline} has no value function, so value_trunk and value_warmup mean nothing. "
-            "Choose baseline = value or leave them alone",
+            f"baseline = {c.baseline} has no value function, so value_trunk and value_warmup have no effect. "
+            "Choose baseline = value, or leave both at their defaults",
         ),
         (
             c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
@@ -532,7 +532,7 @@ def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.spec.update == "natural_gradient" and c.processes > 1,
-            f"processes = {c.processes}: {c.algorithm} searches along one line with all rows at once, in one process. Set "
+            f"processes = {c.processes}: the line search of {c.algorithm} needs all rows in one process. Set "
             "processes to 1",
         ),
         (

@@ -141,7 +141,8 @@ def _check_live_run(db: Database, project_id: int, reward_terms: Sequence[Reward
     """Raises LabelError if there are too few labels to start with, ConfigError for reward terms."""
     if reward_terms:
         raise ConfigError(
-            "A run that trains while people label learns its reward from the labels alone. Leave out the reward terms, or live."
+            "A run that trains while people label learns its reward from the labels alone. Leave out the reward terms, or "
+            "turn live off."
         )
     missing = labels_until_live(db, project_id)
     if missing:

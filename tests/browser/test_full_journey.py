@@ -260,7 +260,7 @@ def check_pause_change_beta_resume_and_stop(lab, page, run):
     page.fill("[data-do=knob-lr]", "7")
     page.click("[data-do=set-lr]")
     page.wait_for_selector("[data-do=error]:not([hidden])")
-    assert "greatest value" in page.inner_text("[data-do=error]")
+    assert "above the maximum" in page.inner_text("[data-do=error]")
     page.click("[data-do=stop]")
     wait_status(page, "stopped")
     assert page.is_visible("[data-do=resume]")

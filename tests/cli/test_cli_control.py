@@ -75,7 +75,7 @@ def test_control_records_an_event_for_a_running_run(db, call, home, started, wor
     ("words", "kind", "remedy"),
     [
         (["9", "pause"], "StoreError", "python -m rlhf_lab runs"),
-        (["1", "set", "beta", "-1"], "ConfigError", "below its least value"),
+        (["1", "set", "beta", "-1"], "ConfigError", "below the minimum"),
         (["1", "set", "beta", "much"], "ConfigError", 'beta = "much" is not a number'),
         (["1", "set", "beta", "nan"], "ConfigError", "finite"),
         (["1", "set", "beta", "automatic"], "ConfigError", "beta cannot be automatic: nothing adapts it in this run"),

@@ -50,7 +50,7 @@ def test_the_kl_budget_is_recommended_and_runs_from_before_it_have_none():
     assert PolicyConfig.for_algorithm("ppo", beta=0.0).kl_budget is None
     assert PolicyConfig.for_algorithm("ppo", kl_controller="adaptive").kl_budget is None
     for changes in ({"beta": 0.0}, {"kl_controller": "adaptive"}):
-        with pytest.raises(ConfigError, match=r"kl_budget = 4\.0 steers beta itself"):
+        with pytest.raises(ConfigError, match=r"kl_budget = 4\.0 adapts beta itself"):
             PolicyConfig(kl_budget=4.0, **changes)
 
 
@@ -93,7 +93,7 @@ def test_every_range_is_inclusive_and_enforced(cls):
         ({"algorithm": "magic"}, "algorithm = 'magic' is unknown; choose one of ppo"),
         ({"whiten_rewards": 1}, "whiten_rewards = 1 is not a bool"),
         ({"batch_size": 4, "minibatches": 5}, "minibatches = 5 exceeds batch_size = 4"),
-        ({"cliprange": 7.0}, "cliprange = 7.0 is above its greatest value 1"),
+        ({"cliprange": 7.0}, "cliprange = 7.0 is above the maximum 1"),
         ({"stepz": 3, "lrr": 1}, r"unknown setting\(s\) lrr, stepz; known: adam_eps"),
     ],
 )
@@ -239,7 +239,7 @@ def test_an_option_takes_precedence_over_a_recommended_value():
         ("rloo", {"epochs": 3}, "Set both to 1"),
         ("trpo", {"value_trunk": "shared"}, "value_trunk = shared lets the value loss move the policy"),
         ("ppo", {"value_warmup": 3}, "value_warmup = 3 with value_trunk = shared"),
-        ("trpo", {"processes": 2}, "processes = 2: trpo searches along one line with all rows at once, in one process"),
+        ("trpo", {"processes": 2}, "processes = 2: the line search of trpo needs all rows in one process"),
         ("ppo", {"processes": 3, "batch_size": 2, "rollouts": 9, "minibatches": 1},
            "batch_size = 2 in 1 minibatches leaves some of 3 processes without a response"),
         ("ppo", {"processes": 3, "batch_size": 8, "minibatches": 3}, "batch_size = 8 in 3 minibatches leaves some"),
@@ -251,7 +251,7 @@ def test_an_option_takes_precedence_over_a_recommended_value():
         ("ppo_penalty", {"loss_mean": "sum"}, "loss_mean = sum has no meaning for ppo_penalty"),
         ("ppo", {"kl_penalty": "loss"}, "kl_estimator = k1 in the loss"),
         ("grpo", {"kl_penalty": "loss", "kl_estimator": "full"}, "kl_estimator = full in the loss"),
-        ("ppo", {"kl_controller": "adaptive", "beta": 0}, "beta = 0 cannot be steered"),
+        ("ppo", {"kl_controller": "adaptive", "beta": 0}, "so it cannot start from 0"),
         ("ppo", {"kl_controller": "adaptive", "kl_horizon": 6.4}, "kl_horizon = 6.4 is too short for 32 episodes"),
         ("ppo_penalty", {"penalty_kl_min": 0.5}, "penalty_kl_min = 0.5 is not below penalty_kl_max = 0.03"),
         ("reinforce", {"cliprange": None}, "cliprange = None has no meaning for reinforce, only for ppo, grpo. Leave it at 0.2"),

@@ -121,7 +121,7 @@ def test_settings_of_the_option_and_the_variable():
         ("on", '"on" is no setting. Write NAME=VALUE'),
         ("max_steps=many", 'max_steps = "many" is not a number'),
         ("max_stepz=3", r"unknown setting\(s\) max_stepz"),
-        ("max_steps=0", "max_steps = 0 is below its least value 1"),
+        ("max_steps=0", "max_steps = 0 is below the minimum 1"),
     ],
 )
 def test_settings_that_cannot_be_used(text, message):

@@ -365,8 +365,8 @@ def test_a_live_setting_can_be_changed_until_a_run_is_done(db: Database, run: Ru
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("lr", 0.0, "lr = 0.0 is below its least value"),
-        ("lr", 1.5, "above its greatest value"),
+        ("lr", 0.0, "lr = 0.0 is below the minimum"),
+        ("lr", 1.5, "above the maximum"),
         ("beta", -0.1, "beta = -0.1 is below"),
         ("beta", float("nan"), "not a finite number"),
         ("beta", float("inf"), "not a finite number"),

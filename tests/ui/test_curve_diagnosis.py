@@ -122,11 +122,11 @@ CASES = {
     "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "−0.20 since the start, now falling"),
     "score: all that is wanted": (
         {SCORE: ramp(0, 2, 20), CLIPPED: ramp(0.8, 0.96, 20)}, SCORE, Level.INFO,
-        "score_clip cuts 94 % of the scores, so higher ones earn nothing",
+        "score_clip clips 94 % of the scores, so higher scores bring no more reward",
     ),
     "score: room below the clip": (
         {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.9, 20))}, SCORE, Level.GOOD,
-        "the reward model likes. score_clip cuts 90 % of the scores: differences among these earn nothing.",
+        "the reward model likes. score_clip clips 90 % of the scores: differences among these are not rewarded.",
     ),
     "score: few are clipped": ({SCORE: ramp(0, 2, 20), CLIPPED: curve((0.24, 20))}, SCORE, Level.GOOD, "reward model likes."),
     "score: cut at the lower end": (
@@ -186,17 +186,17 @@ CASES = {
     "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),
     "kl: negative": ({KL: curve((-0.6, 10))}, KL, Level.WARN, "negative"),
     "kl: nothing happens": ({KL: curve((0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved"),
-    "clip: healthy": ({CLIP: curve((0.12, 10))}, CLIP, Level.GOOD, "12 % of tokens clipped: these tokens had moved as far"),
+    "clip: healthy": ({CLIP: curve((0.12, 10))}, CLIP, Level.GOOD, "12 % of tokens clipped: these tokens reached the edge"),
     "clip: nearly none": ({CLIP: curve((0.002, 10))}, CLIP, Level.GOOD, "0.2 % of tokens clipped: clipping hardly changed"),
     "clip: large": ({CLIP: curve((0.3, 10))}, CLIP, Level.WARN, "lower lr or epochs"),
     "clip: far too large": ({CLIP: curve((0.45, 10))}, CLIP, Level.ALERT, "far too large"),
     "value: falling": (
         {VALUE: curve((1.0, 5), (0.5, 5)), EXPLAINED: curve((0.4, 10))}, VALUE, Level.GOOD,
-        "−50 % since the start, now falling. The values explain 40 % of",
+        "−50 % since the start, now falling. The value function explains 40 % of",
     ),
     "value: early": ({VALUE: curve((1.0, 4))}, VALUE, Level.INFO, "too early"),
     "value: explains nothing": (
-        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.04, 15))}, VALUE, Level.INFO, "since the start. The values explain 4 %",
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.04, 15))}, VALUE, Level.INFO, "The value function explains 4 %",
     ),
     "value: explains a little": (
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.06, 15))}, VALUE, Level.GOOD, "explain 6 %",
@@ -207,14 +207,14 @@ CASES = {
     ),
     "value: worse than a constant": (
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.6, 15))}, VALUE, Level.INFO,
-        "Explained variance −0.60, worse than a constant: the errors of the values vary 60 % more than the returns.",
+        "Explained variance −0.60, worse than a constant: the errors of the value function vary 60 % more than the returns.",
     ),
     "value: clipped scores leave nothing to explain": (
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.6, 15)), CLIPPED: curve((0.88, 15))}, VALUE, Level.INFO,
-        "than the returns; score_clip cuts 88 % of the scores, which leaves less to explain.",
+        "than the returns; score_clip clips 88 % of the scores, which leaves less variance to explain.",
     ),
     "value: as good as a constant": (
-        {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.004, 15))}, VALUE, Level.INFO, "The values explain 0 % of the variance",
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((-0.004, 15))}, VALUE, Level.INFO, "The value function explains 0 %",
     ),
     "value: fell long ago": ({VALUE: curve((0.16, 5), (0.04, 15))}, VALUE, Level.GOOD, "−75 % since the start, now steady."),
     "value: steady": ({VALUE: curve((1.0, 5), (1.05, 5))}, VALUE, Level.GOOD, "steady"),
@@ -343,8 +343,8 @@ def test_offline_methods_hold_the_budget_by_lr_alone():
 def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
     curves = {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.96, 20))}
     assert diagnose(curves)[SCORE].message.endswith("stop here, or start with a higher score_clip.")
-    assert diagnose(curves | {KL: curve((174.0, 20))})[SCORE].message.endswith("higher ones earn nothing: stop here.")
-    assert diagnose(curves | {KL: curve((9.0, 20))})[SCORE].message.endswith("higher ones earn nothing: stop here.")
+    assert diagnose(curves | {KL: curve((174.0, 20))})[SCORE].message.endswith("bring no more reward: stop here.")
+    assert diagnose(curves | {KL: curve((9.0, 20))})[SCORE].message.endswith("bring no more reward: stop here.")
 
 
 def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():
@@ -558,7 +558,7 @@ def test_a_falling_score_after_a_change_of_an_adapted_setting_names_no_old_value
     change = SettingChange(7, name, None, 0.5)
     verdict = diagnose({SCORE: curve((3.0, 7), (1.0, 5))}, [change], control=budgeted(4.0))[SCORE]
     assert verdict.level == Level.INFO
-    assert verdict.message.endswith(f"since {name} was set to 0.5 after step 7: wait for some steps.")
+    assert verdict.message.endswith(f"since {name} was set to 0.5 after step 7: wait a few steps.")
 
 
 @settings(max_examples=400, deadline=None)

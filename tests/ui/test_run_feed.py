@@ -148,7 +148,7 @@ def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
-    assert "score_clip cuts 95 % of the scores" in new_feed(ctx).poll({})["verdicts"][SCORE]["message"]
+    assert "score_clip clips 95 % of the scores" in new_feed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
 def test_values_in_use_are_those_of_the_newest_step(ctx):

@@ -45,7 +45,7 @@ def test_resume_of_a_failed_run_is_a_new_job(ctx):
     [
         ({"action": "set", "setting": "beta", "value": "much"}, 'beta = "much" is not a number'),
         ({"action": "set", "setting": "beta", "value": "nan"}, "not a finite number"),
-        ({"action": "set", "setting": "beta", "value": "99"}, "above its greatest value"),
+        ({"action": "set", "setting": "beta", "value": "99"}, "above the maximum"),
         ({"action": "set", "setting": "lr", "value": None}, "not a number"),
         ({"action": "set", "setting": "seed", "value": "1"}, "cannot be changed during a run"),
         ({"action": "switch", "reward_model": "x"}, "no usable reward model"),

@@ -315,4 +315,4 @@ def _check_positive(name: str, **values: float) -> None:
 
 def _check_finite(kl: float) -> None:
     if not math.isfinite(kl):
-        raise NotFiniteError(f"The KL of a step is {kl}: the policy broke. Start again with a lower lr.")
+        raise NotFiniteError(f"The KL of a step is {kl}: training has diverged. Start a new run with a lower lr.")

@@ -202,7 +202,7 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:
     clip_share = trends["objective/score_clipfrac"].current if "objective/score_clipfrac" in trends else 0.0
     text = f"Mean score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}')}"
     if clip_share > SCORES_CLIPPED and score.current > 0:
-        text += f"; score_clip cuts {100 * clip_share:.0f} % of the scores, so higher ones earn nothing"
+        text += f"; score_clip clips {100 * clip_share:.0f} % of the scores, so higher scores bring no more reward"
         return Finding(
             Level.INFO,
             f"{text}: stop here, or start with a higher score_clip.",
@@ -212,7 +212,7 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:
     if clip_share < MANY_CLIPPED:
         return finding
     return finding.with_note(
-        f" score_clip cuts {100 * clip_share:.0f} % of the scores: differences among these earn nothing."
+        f" score_clip clips {100 * clip_share:.0f} % of the scores: differences among these are not rewarded."
     )
 
 
@@ -250,18 +250,18 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
         return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     if cause.old is None:
-        text = f"{prefix} since {cause.name} was set to {plain_number(cause.new)} after step {cause.step}: wait for some steps."
+        text = f"{prefix} since {cause.name} was set to {plain_number(cause.new)} after step {cause.step}: wait a few steps."
         return Finding(Level.INFO, text)
     change_text = (
         f"{cause.name} went from {plain_number(cause.old)} to {plain_number(cause.new)} after step {cause.step}"
     )
     if cause.new < cause.old:
-        return Finding(Level.INFO, f"{prefix} since {change_text}: wait for some steps.")
+        return Finding(Level.INFO, f"{prefix} since {change_text}: wait a few steps.")
     if cause.name == "lr":
         return Finding(Level.WARN, f"{prefix}, probably because {change_text}: set it back.", restrains=True)
     return Finding(
         Level.INFO,
-        f"{prefix}, probably because {change_text}: a higher beta holds the policy nearer to the base model.",
+        f"{prefix}, probably because {change_text}: a higher beta keeps the policy closer to the base model.",
     )
 
 
@@ -389,7 +389,9 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
     if clip.current < CLIP_FEW:
         return Finding(Level.GOOD, f"{share}: clipping hardly changed the updates.")
-    return Finding(Level.GOOD, f"{share}: these tokens had moved as far as one step may move them.")
+    return Finding(
+        Level.GOOD, f"{share}: these tokens reached the edge of the clip range, so the step moved them no further."
+    )
 
 
 def _value(value: Trend, trends: CurveTrends) -> Finding:
@@ -414,14 +416,14 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
 def _explained_text(share: float, trends: CurveTrends) -> str:
     """What the explained variance says, as a sentence; below 0 with what is known about the reason."""
     if share > -0.005:
-        return f"The values explain {100 * max(share, 0.0):.0f} % of the variance of the returns."
+        return f"The value function explains {100 * max(share, 0.0):.0f} % of the variance of the returns."
     text = (
-        f"Explained variance {share:z.2f}, worse than a constant: the errors of the values vary {-100 * share:.0f} % more "
-        "than the returns"
+        f"Explained variance {share:z.2f}, worse than a constant: the errors of the value function vary "
+        f"{-100 * share:.0f} % more than the returns"
     )
     clipped = trends.get("objective/score_clipfrac")
     if clipped is not None and clipped.current > MANY_CLIPPED:
-        text += f"; score_clip cuts {100 * clipped.current:.0f} % of the scores, which leaves less to explain"
+        text += f"; score_clip clips {100 * clipped.current:.0f} % of the scores, which leaves less variance to explain"
     return f"{text}."
 
 
@@ -437,9 +439,10 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
     if share < ENTROPY_LOW:
         return Finding(
             Level.WARN,
-            f"Mean entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: variety shrinks; read the samples.",
+            f"Mean entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the texts become more alike; "
+            "read the samples.",
         )
-    return Finding(Level.GOOD, f"Mean entropy {entropy.current:.2f} nats a token: varied.")
+    return Finding(Level.GOOD, f"Mean entropy {entropy.current:.2f} nats per token: the texts are varied.")
 
 
 def _length(length: Trend, trends: CurveTrends) -> Finding:
@@ -496,8 +499,8 @@ def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
     if accuracy.current >= ACCURACY_KNOWN:
         return Finding(
             Level.INFO,
-            f"{text}: it has learnt these labels. More steps move it further from the base; new pairs are not "
-            "measured.",
+            f"{text}: it has memorised these labels. More steps only move it further from the base. This says nothing "
+            "about new pairs.",
         )
     return Finding(Level.GOOD, f"{text}, on pairs that it was trained on.")
 
