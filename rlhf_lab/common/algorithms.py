@@ -108,7 +108,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = {
     "rejection": AlgorithmSpec(
         learns_from="best_samples", loss="likelihood",
         note="rejection writes several texts for each prompt, keeps the one with the best score, and imitates it. It does "
-        "not read the labels themselves.",
+        "not use the labels directly.",
         recommended={"lr": 3e-3, "sample_every": 2},
     ),
 }  # fmt: skip

@@ -26,10 +26,10 @@ def test_each_vote_is_predicted_and_nothing_moves(lab, open_page):
         project = add_project(db, "Instant", "tale")
         page = open_page(lab)
         panel = page.locator(".lab-label .instant")
-        expect(panel).to_contain_text("starts after 6 answers that prefer one text: 0 so far")
+        expect(panel).to_contain_text("starts after 6 answers that prefer one text; so far there are 0")
         height = page.evaluate(HEIGHT)
         vote(page)
-        expect(panel).to_contain_text("1 so far")
+        expect(panel).to_contain_text("so far there are 1")
         assert page.evaluate(HEIGHT) == height
         for _ in range(7):
             vote_of(db, project, "Ann", Choice.FIRST)
@@ -41,9 +41,11 @@ def test_each_vote_is_predicted_and_nothing_moves(lab, open_page):
         voted = vote(page)
         verdict = panel.locator(".verdict")
         is_expected = verdict.get_attribute("data-expected") == "true"
-        outcome = "✓ {} expected" if is_expected else "✗ {} did not expect"
-        model, what = ("The instant reward model", "your last answer") if width > 640 else ("The instant model", "it")
-        expect(verdict).to_have_text(f"{outcome.format(model)} {what}", use_inner_text=True)
+        if width > 640:
+            text = "The instant reward model predicted " + ("your last answer" if is_expected else "the other text")
+        else:
+            text = ("Predicted" if is_expected else "Not predicted") + " by the instant reward model"
+        expect(verdict).to_have_text(f"{'✓' if is_expected else '✗'} {text}", use_inner_text=True)
         chosen, other = (float(text.replace("−", "-")) for text in panel.locator(".score b").all_inner_texts())
         assert (chosen >= other) is is_expected or chosen == other
         assert page.evaluate(HEIGHT) == height
@@ -56,5 +58,7 @@ def test_each_vote_is_predicted_and_nothing_moves(lab, open_page):
         expect(panel).to_contain_text("predicts your next answer")
     page.set_viewport_size({"width": 1280, "height": 900})
     press_key(page, "0")
-    expect(panel.locator(".verdict")).to_have_text("Your last answer had no winner. Its scores:", use_inner_text=True)
+    expect(panel.locator(".verdict")).to_have_text(
+        "Your last answer preferred neither text. Scores:", use_inner_text=True
+    )
     expect(panel.locator(".score .muted")).to_have_text(["left", "right"])

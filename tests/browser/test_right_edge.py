@@ -143,7 +143,7 @@ def test_label(lab, db, open_page):
         expect(panel).to_contain_text(verdict)
         expect_inside(page, verdict)
     page.keyboard.press("0")
-    expect(panel).to_contain_text("had no winner")
+    expect(panel).to_contain_text("preferred neither text")
     expect_inside(page, "tie")
     message = page.locator(".lab-label .message")
     for key, text in (("u", "was undone"), ("r", "counts again"), ("r", "nothing to redo")):

@@ -44,7 +44,7 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     page.wait_for_function(  # hover until the page knows the new algorithm
         """() => { const node = document.querySelector('#start-cliprange');
             node.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
-            return node.title.includes('rloo does not read this setting, only ppo, grpo'); }"""
+            return node.title.includes('rloo does not use this setting (only for ppo, grpo)'); }"""
     )
     expect(page.locator("#start-entropy_coef").locator("textarea, input")).to_be_enabled()
 

@@ -219,7 +219,7 @@ test('kept requests are those of the project until they are forgotten', () => {
 
 test('what the instant reward model waits for', () => {
   const figures = { needed: 6, decided: 2, waiting: 5, engine_work: '', right: null, pending: false, prediction: null };
-  assert.match(texts.waitingText(figures, ''), /starts after 6 answers that prefer one text: 2 so far/);
+  assert.match(texts.waitingText(figures, ''), /starts after 6 answers that prefer one text; so far there are 2/);
   const unread = { ...figures, decided: 6, waiting: 7 };
   assert.equal(
     texts.waitingText(unread, ''),

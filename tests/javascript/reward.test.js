@@ -91,5 +91,5 @@ test('an explanation says what it is of', () => {
     hintText({ ...whole, word: 'sun' }, 'length'),
     /exactly the sum of what the words add.*ignores length\.$/,
   );
-  assert.match(hintText({ ...whole, hasAdapter: true }, ''), /only a head without the adapter\.$/);
+  assert.match(hintText({ ...whole, hasAdapter: true }, ''), /explain a head without it\.$/);
 });

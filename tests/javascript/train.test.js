@@ -219,7 +219,7 @@ test('the size of a step has the name of its setting', () => {
 test('what a run learns from', () => {
   assert.equal(sourceText(STATE, MODEL, 'ppo', false), MODEL.note);
   assert.match(sourceText(STATE, undefined, 'ppo', false), /^Without a reward model the reward is the sum/);
-  assert.match(sourceText(STATE, MODEL, 'dpo', true), /^It learns from labels. dpo reads these labels itself;/);
+  assert.match(sourceText(STATE, MODEL, 'dpo', true), /^It learns from labels. dpo learns directly from these labels;/);
   assert.match(sourceText(STATE, undefined, 'sft', true), /^sft learns from labels, and no label here prefers a text/);
   const labelled = { ...STATE, labels_text: '24 labels of people' };
   assert.match(sourceText(labelled, undefined, 'sft', true), /^sft learns from the project's 24 labels of people\./);

@@ -35,7 +35,7 @@ def test_no_difference_found_means_none_or_too_few_pairs():
     few, many, none = ChoiceCounts(8, 10, 0), ChoiceCounts(98, 102, 0), ChoiceCounts(1, 1, 0)
     assert preference_sentence(few, names).endswith("This may be chance: the interval contains 50 %.")
     assert preference_sentence(many, names).endswith("contains 50 %. If there is a difference, it is small.")
-    assert preference_sentence(none, names) == ("like both as often: 1 of 2 decided pairs each.")
+    assert preference_sentence(none, names) == ("like both equally often: 1 of 2 decided pairs each.")
 
 
 def test_the_large_figure_counts_the_answers_of_everybody():
@@ -77,7 +77,7 @@ def test_several_people_have_an_interval_over_pairs():
         "like run 1, step 40 more often: 30 of 30 decided answers to 10 pairs (100 %, 95 % interval 66 to 100 %)."
     )
     assert group_preference_sentence([ChoiceCounts(1, 1, 1)], names) == (
-        "like both as often: 1 of 2 decided answers to 1 pair each, 1 tie."
+        "like both equally often: 1 of 2 decided answers to 1 pair each, 1 tie."
     )
     assert group_preference_sentence([ChoiceCounts(0, 0, 2)], names) == "decided no pair, 2 ties."
 

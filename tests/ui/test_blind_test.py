@@ -110,7 +110,7 @@ def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test)
     assert done["sentences"] == [
         "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 16 to 100 %), 1 tie. This "
         "may be chance: the interval contains 50 %.",
-        "On the same pairs reward model 1 likes both as often: 1 of 2 decided pairs each, 1 tie.",
+        "On the same pairs reward model 1 likes both equally often: 1 of 2 decided pairs each, 1 tie.",
         "Of the pairs that both you and it decided, you agreed on 1 of 2.",
     ]
     requested = blind_test.test_jobs(ctx, started_test)[0].payload["prompts"]

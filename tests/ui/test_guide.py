@@ -122,7 +122,7 @@ def test_a_reward_model_that_may_be_guessing_needs_more_labels(ctx):
         (RunStatus.QUEUED, 0, ("Train", "run 1 is queued, step 0 of 40", "Watch the run")),
         (RunStatus.RUNNING, 7, ("Train", "run 1 step 7 of 40", "Watch the run")),
         (RunStatus.PAUSED, 7, ("Train", "run 1 is paused, step 7 of 40", "Watch the run")),
-        (RunStatus.FAILED, 7, ("Train", "run 1 failed", "Look at the run")),
+        (RunStatus.FAILED, 7, ("Train", "run 1 failed", "Show the run")),
         (RunStatus.STOPPED, 0, ("Train", "no run yet", "Start a run")),
         (RunStatus.STOPPED, 7, ("Compare", "run 1 has no blind test yet", "Compare")),
         (RunStatus.DONE, 40, ("Compare", "run 1 has no blind test yet", "Compare")),
@@ -150,7 +150,7 @@ def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
     add_model(ctx)
     add_run(ctx)
     started_test = start(ctx)
-    assert shown(ctx) == ("Compare", "the texts are being written", "Look at it")
+    assert shown(ctx) == ("Compare", "the texts are being written", "Show it")
     finish_jobs(ctx, started_test)
     assert shown(ctx) == ("Compare", "3 more pairs to judge", "Judge them")
     answer(ctx, "ann", test_id=started_test.id, choice="left")

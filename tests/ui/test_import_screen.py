@@ -74,7 +74,7 @@ def test_preview_mapping_and_import(screen, ctx, upload):
     reply = screen.preview(file)
     assert (reply["preview"], reply["question"]["columns"]) == (None, ["question", "good", "bad"])
     text = reply["question"]["text"]
-    assert text.endswith('choose a column for "choice". Fill in the fields below, then press Look again.')
+    assert text.endswith('choose a column for "choice". Fill in the fields below, then press Read the data again.')
     assert "--map" not in text
     mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "no such": "question", "first": ""}}
     reply = screen.preview(file | mapped)

@@ -20,7 +20,7 @@ const OPTIONS_MS = 4000;
 const NUMBERS = ['temperature', 'top_p', 'max_new_tokens', 'seed'];
 const ENTER_HINT = 'Enter sends the message, Shift+Enter starts a new line.';
 const CONTINUATION_HINT = 'This model was not trained to chat: it continues your text.';
-const GO_ON_HINT = 'Press Go on for a longer continuation, or write how the text goes on.';
+const GO_ON_HINT = 'Press Continue for a longer text, or write a continuation yourself.';
 const END_HINT = 'The model has ended the text. Write how it goes on, or start a new conversation.';
 const DELETION_HINT = 'A conversation is deleted an hour after its last message, unless you label two answers.';
 
@@ -347,7 +347,7 @@ class Chat {
     const isDone = !isWaiting && this.exchange?.answers[0]?.status === 'done';
     const continuationHint = !isDone ? CONTINUATION_HINT : this.canContinue() ? GO_ON_HINT : END_HINT;
     fields.hint.textContent = this.options.has_chat_template ? ENTER_HINT : continuationHint;
-    fields.send.textContent = goesOn ? 'Go on' : 'Send';
+    fields.send.textContent = goesOn ? 'Continue' : 'Send';
     fields.send.hidden = isWaiting;
     fields.stop.hidden = !isWaiting;
     fields.stop.disabled = !this.exchange?.jobs;
@@ -375,17 +375,20 @@ function answerView(label, answer, firstAt) {
 
 /** @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
 export function statusText(answer, firstAt) {
-  if (!answer || answer.status === 'queued') return 'waits for the engine';
+  if (!answer || answer.status === 'queued') return 'waiting for the engine';
   const tokens = `${plural(answer.tokens, 'token')}${firstAt ? `, the first after ${firstAt.toFixed(1)} s` : ''}`;
   if (answer.status === 'cancelled') return `stopped after ${tokens}`;
-  if (answer.status === 'running') return answer.tokens ? `writing: ${tokens}` : 'reads the conversation';
+  if (answer.status === 'running') return answer.tokens ? `writing: ${tokens}` : 'reading the conversation';
   return answer.status === 'done' ? tokens : '';
 }
 
 function pairHint(areComplete, areEqual) {
   if (!areComplete) return 'Only answers that were not stopped can be labelled.';
   if (areEqual) {
-    return 'Both answers are the same, so there is nothing to label. Sampling settings has the seed of the next ones.';
+    return (
+      'Both answers are the same, so there is nothing to label. Choose another seed under Sampling settings and send ' +
+      'the message again.'
+    );
   }
   return (
     'This stores the conversation and both answers as a pair of the project, where others can see them, and shows ' +

@@ -138,8 +138,8 @@ def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | N
     leans = counts.first > counts.second
     advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
     return (
-        "There are too few answers to say whether people prefer what this reward model prefers; even one that is always "
-        f"right wins only about four pairs in five. So far they {'do' if leans else 'do not'}: {advice}."
+        "There are too few answers to tell whether people prefer what this reward model prefers: even a perfect one would "
+        f"win only about four of five pairs. So far they {'do' if leans else 'do not'}; {advice}."
     )
 
 
@@ -249,7 +249,7 @@ def outcome_sentence(
         return f"decided no pair{ties}."
     if counts.first == counts.second:
         note = no_difference_note(*interval) if interval else ""
-        return f"{verb} both as often: {counts.first} of {decided} {unit} each{ties}.{note}"
+        return f"{verb} both equally often: {counts.first} of {decided} {unit} each{ties}.{note}"
     wins = max(counts.first, counts.second)
     winner = names[0] if wins == counts.first else names[1]
     share, chance_note = f"{100 * wins / decided:.0f} %", ""

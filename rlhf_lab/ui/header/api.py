@@ -33,7 +33,7 @@ api = Api("header")
 CACHED_S = 1.0
 ENGINE_LABELS = {
     EngineState.ABSENT: ("engine idle", "", "It starts automatically when there is work to do."),
-    EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, on a busy machine minutes."),
+    EngineState.STARTING: ("engine starts", "busy", "It is loading the model. This takes seconds, or minutes on a busy machine."),
     EngineState.ALIVE: ("engine ready", "good", "The process that trains and samples. It continues when this page is closed."),
     EngineState.DEAD: ("engine lost", "bad", "It does not answer. Work continues from the last checkpoint after a restart."),
 }  # fmt: skip

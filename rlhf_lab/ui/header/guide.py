@@ -221,20 +221,22 @@ def _training_action(progress: ProjectProgress, remaining: int) -> NextAction | 
         return _reward_model_action(progress)
     if progress.runs and progress.runs[0].status is RunStatus.FAILED:
         note = f"run {progress.runs[0].id} failed"
-        return NextAction(Step.TRAIN, note, "Look at the run", "The line above its curves says why it failed.")
+        return NextAction(Step.TRAIN, note, "Show the run", "The line above its curves says why it failed.")
     if has_run:
         return None
     if remaining:
         return _judging(remaining)
-    hint = "Press Start. A check of one minute, on Reward model, says first whether people prefer what it prefers."
+    hint = (
+        "Press Start. Before that, a one-minute check under Reward model shows whether people prefer what it prefers."
+    )
     return NextAction(Step.TRAIN, "no run yet", "Start a run", hint if progress.test is None else "Press Start.")
 
 
 def _reward_model_action(progress: ProjectProgress) -> NextAction:
     """While there is no reward model to rely on."""
     if progress.training:
-        hint = "It appears below when it is ready. You need not press anything."
-        return NextAction(Step.REWARD_MODEL, f"a reward model {progress.training}", "Look at it", hint)
+        hint = "It appears below when it is ready. You do not need to do anything."
+        return NextAction(Step.REWARD_MODEL, f"a reward model {progress.training}", "Show it", hint)
     if progress.labels.remaining > 0:
         return _labelling(progress)
     if not progress.has_preferences:
@@ -253,7 +255,7 @@ def _comparison_action(progress: ProjectProgress, remaining: int) -> NextAction:
         newest = next(run.id for run in progress.runs if run.step > 0)
         return NextAction(Step.COMPARE, f"run {newest} has no blind test yet", "Compare", "Press Start a blind test.")
     if test.pairs is None:
-        return NextAction(Step.COMPARE, "the texts are being written", "Look at it", "Wait for the texts below.")
+        return NextAction(Step.COMPARE, "the texts are being written", "Show it", "Wait for the texts below.")
     if remaining:
         return _judging(remaining)
     if progress.result_waits:

@@ -160,7 +160,7 @@ class Header {
     };
     return html`<p class="lab-notice lab-row run" role="status" data-do="run-notice">
       <span class="lab-grow">${news}</span>
-      ${actionButton('watch-run', 'Look at it', () => openTab('Train'), 'small lab-main')}
+      ${actionButton('watch-run', 'Show it', () => openTab('Train'), 'small lab-main')}
       ${actionButton('hide-run', '✕', hide)}
     </p>`;
   }
@@ -242,7 +242,7 @@ function mirrorBadge(mirror) {
   const isBad = isUnsaved(mirror);
   const title = isBad
     ? null
-    : `The lab is saved to ${mirror.repository} on the Hub about every minute while anything changes. A restarted ` +
+    : `If anything has changed, the lab is saved to ${mirror.repository} on the Hub, about once a minute. A restarted ` +
       'lab continues from there.';
   return html`<span class="lab-badge${isBad ? ' bad' : ''}" data-do="mirror" title=${title}>
     ${savedText(mirror)}

@@ -113,7 +113,7 @@ export class InstantPanel {
 }
 
 function writersView([first, second]) {
-  return html`<span class="muted" data-do="writers">Your last pair: first by ${first}, second by ${second}.</span>`;
+  return html`<span class="muted" data-do="writers">Your last pair: the first text was written by ${first}, the second by ${second}.</span>`;
 }
 
 function scoreBar(label, score) {
@@ -130,7 +130,7 @@ function guessesView(guesses) {
   const title = 'Its latest predictions of your answers, made before it was trained on them';
   const count = guesses.filter(Boolean).length;
   return html`<span class="guesses" title=${title}>
-    <span class="muted">${count} of your last ${guesses.length} answers expected</span>
+    <span class="muted">${count} of your last ${guesses.length} answers predicted</span>
     <span aria-hidden="true">${guesses.map((right) => html`<i class=${right ? 'right' : null}></i>`)}</span>
   </span>`;
 }

@@ -75,7 +75,7 @@ export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key
 /** @param {InstantFigures} figures @param {string} uuid */
 export function waitingText({ needed, decided, waiting, engine_work: work, right, pending, prediction }, uuid) {
   if (right === null && decided < needed) {
-    return `is trained on every answer, and starts after ${needed} answers that prefer one text: ${decided} so far.`;
+    return `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there are ${decided}.`;
   }
   if (uuid && pending) return 'is being trained on your answer …';
   if (uuid && prediction) return '';
@@ -86,10 +86,10 @@ export function waitingText({ needed, decided, waiting, engine_work: work, right
 
 // The verdict on a prediction, on a wide screen and on a phone.
 export function verdict({ decided, expected }) {
-  if (!decided) return ['Your last answer had no winner. Its scores:', 'No winner. The scores:'];
+  if (!decided) return ['Your last answer preferred neither text. Scores:', 'Neither preferred. Scores:'];
   return expected
-    ? ['✓ The instant reward model expected your last answer', '✓ The instant model expected it']
-    : ['✗ The instant reward model did not expect your last answer', '✗ The instant model did not expect it'];
+    ? ['✓ The instant reward model predicted your last answer', '✓ Predicted by the instant reward model']
+    : ['✗ The instant reward model predicted the other text', '✗ Not predicted by the instant reward model'];
 }
 
 export const disputesText = ({ count }) => `People disagree about ${plural(count, 'pair')}`;

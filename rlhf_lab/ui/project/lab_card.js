@@ -7,7 +7,7 @@ import { operatorOnly, storeOperatorSecret } from '../shared/session.js';
 
 const ENGINE_TEXTS = {
   absent: ['rests', 'It starts automatically when there is work to do.'],
-  starting: ['starts', 'It is loading the model. This takes seconds, on a busy machine minutes.'],
+  starting: ['starts', 'It is loading the model. This takes seconds, or minutes on a busy machine.'],
   alive: ['runs', 'The process that trains and samples. It continues when this page is closed.'],
   dead: ['is lost or silent', 'Stopping it ends the remaining process; it is restarted when there is work to do.'],
 };
@@ -88,7 +88,7 @@ export class LabCard {
         Runs stop at their last checkpoint and continue when the engine is restarted. Stop it?
       </span>
       ${actionButton('stop-engine-sure', 'Stop', () => this.stop(), 'small danger')}
-      ${actionButton('stop-engine-leave', 'Leave it', () => this.confirmStop(false, 'stop-engine'))}`;
+      ${actionButton('stop-engine-leave', 'Cancel', () => this.confirmStop(false, 'stop-engine'))}`;
   }
 
   confirmStop(isConfirming, focus) {
@@ -124,8 +124,8 @@ export class LabCard {
       ${note && html`<p class="muted" data-do="lab-journal">${journalText(note)}</p>`}
       <table><tbody>${sizes}</tbody></table>
       <div class="lab-row">
-        <h3>The engine's last lines</h3>
-        ${actionButton('lab-log-again', 'Look again', () => this.loadSummary())}
+        <h3>Last lines of the engine's log</h3>
+        ${actionButton('lab-log-again', 'Reload', () => this.loadSummary())}
       </div>
       ${
         log

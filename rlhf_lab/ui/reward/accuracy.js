@@ -79,7 +79,7 @@ function measurementText(model, report) {
   const interval = isWideInterval(model) ? '' : `95 % interval ${formatInterval(model.low, model.high)}; `;
   const measured =
     report.folds > 1
-      ? `cross-validated on ${plural(model.labels, 'label')}${ties}, ${report.folds} folds that never split a prompt.`
+      ? `cross-validated on ${plural(model.labels, 'label')}${ties} in ${report.folds} folds, grouped by prompt.`
       : `measured on the labels of prompts that were left out of the training${ties}.`;
   const text = interval + measured;
   return text[0].toUpperCase() + text.slice(1);
@@ -93,7 +93,7 @@ function trainedOnText(model, defaultId) {
 
 const instantText = (instant) =>
   `The instant reward model, which is trained on every vote: ${formatAccuracy(instant)} of ` +
-  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit without its prompt.` +
+  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit that left out its prompt.` +
   (instant.ignores && ` It ignores ${instant.ignores}.`);
 
 function overfitWarning(gap) {
@@ -116,10 +116,9 @@ export function predictionsText({
 }) {
   const accuracy = formatMeasured({ accuracy: right / decided, low, high });
   const text = decided
-    ? `New votes: of ${plural(decided, 'vote')} on pairs that the reward model of that time was not trained on, it ` +
-      `ranked ${right} correctly before they were cast (accuracy ${accuracy}).`
-    : 'New votes: none yet. This line will say how many of them the reward model ranked correctly before they were ' +
-      'cast.';
+    ? `New votes: of ${plural(decided, 'vote')} on pairs that were new to the reward model of that time, it had ` +
+      `ranked ${right} correctly beforehand (accuracy ${accuracy}).`
+    : 'New votes: none yet. This line will say how many of them the reward model ranked correctly beforehand.';
   if (!chosenDecided) return text;
   return (
     `${text} In addition, on pairs chosen because they are informative (harder than most): ` +

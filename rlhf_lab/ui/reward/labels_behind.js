@@ -15,7 +15,8 @@ const WORD_HINT =
   'the sum of what the words add. At a word, the language model has also read all words before it. The number above ' +
   'a label says how much of this comes from the label.';
 const ADAPTER_HINT =
-  ' The reward model shown here also has a trained adapter. These labels explain only a head without the adapter.';
+  ' The reward model shown here also has a trained adapter, which cannot be explained by single labels. These labels ' +
+  'explain a head without it.';
 
 // What is explained, and how. word: '' for the whole text.
 export const hintText = ({ word, hasAdapter }, ignores) =>
@@ -28,9 +29,9 @@ export const hintText = ({ word, hasAdapter }, ignores) =>
  * @param {(label: LabelBehindScore, putBack: boolean) => void} change
  */
 export function labelsBehind({ score, low, high, labels, ignores }, { removed, problem }, about, change) {
-  const rows = labels.map((label) => labelRow(label, 'Take this label out', () => change(label, false)));
+  const rows = labels.map((label) => labelRow(label, 'Remove this label', () => change(label, false)));
   const interval = `; 95 % interval ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
-  const back = removed && labelRow(removed, 'Put it back', () => change(removed, true));
+  const back = removed && labelRow(removed, 'Restore it', () => change(removed, true));
   const { word } = about;
   const result = word
     ? `“${word}” adds ${formatDifference(score, 2)} sd to the score by the instant reward model`

@@ -140,7 +140,7 @@ export function deleteConfirmation(question, action, attributes, confirm, close,
   };
   return html`<div class="lab-row">
     <span>${question}</span>${actionButton(`${action}-sure`, label, act, 'small danger', attributes)}
-    ${actionButton(`${action}-leave`, 'Keep', close)}
+    ${actionButton(`${action}-leave`, 'Cancel', close)}
   </div>`;
 }
 

@@ -234,7 +234,11 @@ def read_data(request: ImportProcessRequest) -> DataReply:
     """Raises DataError for an error that no answer of the person resolves."""
     result = run_in_subprocess(request)
     if "columns" in result:
-        how = "Choose an answer below." if result["answers"] else "Fill in the fields below, then press Look again."
+        how = (
+            "Choose an answer below."
+            if result["answers"]
+            else "Fill in the fields below, then press Read the data again."
+        )
         question: ImportQuestion = {
             "text": f"{result['error']} {how}",
             "columns": result["columns"],

@@ -107,7 +107,7 @@ export class PreviewCard {
   }
 
   forgetButton() {
-    return this.answers.length ? actionButton('data-forget', 'Ask me again', () => this.setAnswers([])) : null;
+    return this.answers.length ? actionButton('data-forget', 'Change my answers', () => this.setAnswers([])) : null;
   }
 
   // The fields for the meaning of each column. isOpen: the data cannot be read without one.
@@ -129,7 +129,7 @@ export class PreviewCard {
         <span class="muted">what the votes' words mean, as in 0=first,1=second,2=tie </span>
         <input class="lab-input" type="text" value=${this.choices} data-do="data-choices" oninput=${setChoices} />
       </label>
-      ${actionButton('data-again', 'Look again', () => this.onAgain())}
+      ${actionButton('data-again', 'Read the data again', () => this.onAgain())}
     </details>`;
   }
 

@@ -52,8 +52,8 @@ PRESET_LABELS = {
 
 #: Measured: docs/LEARNING.md, "Few labels: content or length".
 FEW_LABELS_NOTE = (
-    "With few labels ppo improves this model most: it did so with 60 labels of a simulated judge, before rejection and grpo; dpo "
-    "improved it least."
+    "With few labels, ppo improves this model most: with 60 labels of a simulated judge it was ahead of rejection and grpo, and "
+    "dpo was last."
 )
 FEW_LABELS_NOTE_OF_OTHERS = (
     "With few labels all algorithms improve a model of this kind little: with 60 labels SmolLM2 gained most from grpo and dpo, "
@@ -70,8 +70,8 @@ def few_labels_note(model: str) -> str:
 LIVE_LABELS = -1
 LIVE_OPTION: "RewardModelOption" = {
     "id": LIVE_LABELS, "label": "labels: train while I label",
-    "note": "The run starts with the labels there are, and learns from every new one while it trains: label in the meantime. "
-    "Few labels allow it a small part of the KL budget.",
+    "note": "The run starts with the existing labels and learns from every new one while it trains, so go on labelling. With "
+    "few labels it may use only a small part of the KL budget.",
 }  # fmt: skip
 
 
@@ -302,7 +302,7 @@ def default_reason(rows: Sequence[ListedRewardModel], default: ListedRewardModel
     others = (
         ""
         if is_human or all(row.source is not Source.HUMAN for row in rows)
-        else " None from people's labels does yet."
+        else " No reward model from people's labels does yet."
     )
     return f"Reward model {default.id} is preselected because it is {newest} that ranks better than chance.{others}"
 

@@ -27,11 +27,11 @@ export function missingModelText(state) {
  */
 export function sourceText(state, model, algorithm, learnsFromLabels) {
   if (!learnsFromLabels) return model ? model.note : TERMS_ALONE;
-  const modelUse = `${algorithm} reads these labels itself; the reward model is used only for the curve of the score.`;
+  const modelUse = `${algorithm} learns directly from these labels; the reward model is used only for the score curve.`;
   if (model) return `${model.note} ${modelUse}`;
   return state.labels_text
     ? `${algorithm} learns from the project's ${state.labels_text}. Without a reward model or reward terms there is ` +
-        'no curve of the score.'
+        'no score curve.'
     : `${algorithm} learns from labels, and no label here prefers a text yet. Label some pairs first.`;
 }
 

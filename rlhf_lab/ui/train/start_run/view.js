@@ -334,6 +334,6 @@ class StartRun {
     if (!readers) return;
     node.title = readers.includes(this.algorithm)
       ? ''
-      : `${this.algorithm} does not read this setting, only ${readers.join(', ')}; it keeps its default.`;
+      : `${this.algorithm} does not use this setting (only for ${readers.join(', ')}), so it keeps its default.`;
   }
 }
