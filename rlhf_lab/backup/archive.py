@@ -233,7 +233,7 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DataError(
-            f"{file.name} is no intact backup of a lab ({error}): it is damaged, was not transferred whole, or is another file. "
+            f"{file.name} is no intact backup of a lab ({error}): it is damaged, incomplete, or a different file. "
             "Nothing was changed."
         ) from error
 
@@ -347,4 +347,4 @@ def _chunks(source: IO[bytes], record: FileRecord) -> Iterator[bytes]:
         digest.update(chunk)
         yield chunk
     if size != record.size or digest.hexdigest() != record.sha256:
-        raise DataError(f"{record.path} is damaged: its checksum differs. Nothing was changed; make the backup anew.")
+        raise DataError(f"{record.path} is damaged: its checksum differs. Nothing was changed; make a new backup.")

@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         run=run_backup,
     )
     backup.add_argument("file", metavar="FILE", type=full_path, help="the backup, such as lab.zip")
-    backup.add_argument("--force", action="store_true", help="replace a file that is there")
+    backup.add_argument("--force", action="store_true", help="replace an existing file")
     restore = add_command(
         subparsers,
         "restore",

@@ -39,7 +39,12 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(subparsers, "control", "pause, resume, stop or change a run", f"Actions: {usage}.", run=run)
     parser.add_argument("run_id", type=int, metavar="RUN", help="id of the run (see `runs`)")
     parser.add_argument("action", choices=list(ACTIONS), help=SET_HELP)
-    parser.add_argument("values", nargs="*", metavar="VALUE", help=usage)
+    parser.add_argument(
+        "values",
+        nargs="*",
+        metavar="VALUE",
+        help="for set: NAME and VALUE; for switch-reward: an id; for rename: a name",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

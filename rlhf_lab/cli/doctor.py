@@ -126,7 +126,7 @@ def check_store(db: Database, home: Path) -> str:
         pass
     database_note = f"its tables in {db.location}; " if database_url_override() else ""
     journal_note = (
-        f"no write-ahead log, because {db.wal_problem}: a rollback journal instead; " if db.wal_problem else ""
+        f"a rollback journal instead of a write-ahead log, because {db.wal_problem}; " if db.wal_problem else ""
     )
     counts = f"{pluralize(len(projects(db)), 'project')}, {pluralize(len(runs(db)), 'run')}"
     return f"{check_writable(home)}{storage_note(home)}; {journal_note}{database_note}{counts}"

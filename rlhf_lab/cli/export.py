@@ -70,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
         "metrics, samples, token records, manifest and adapter of a run",
         _export_policy_run,
     )
-    _add_run_arguments(run, "only the adapter, of this step's checkpoint")
+    _add_run_arguments(run, "only the adapter from this step's checkpoint")
     model = _add_export_parser(
         subparsers, "model", "a policy as a whole model folder, the adapter merged into the weights", _export_model
     )
@@ -90,7 +90,7 @@ def add_parser(subparsers: Any) -> None:
     recipe = _add_export_parser(
         subparsers,
         "recipe",
-        "a folder with data, reward and script that goes on with a run or labels in TRL",
+        "a folder for training with TRL from a run or from labels: data, reward and script",
         _export_recipe,
     )
     recipe.add_argument(
@@ -98,7 +98,7 @@ def add_parser(subparsers: Any) -> None:
         help='id of the run (default: the project\'s newest), or "labels" for those of the project',
     )  # fmt: skip
     recipe.add_argument(
-        "--to", choices=("trl",), default="trl", help=f"for which program (default trl, version {TRL_VERSION})"
+        "--to", choices=("trl",), default="trl", help=f"target library (default trl, version {TRL_VERSION})"
     )
     recipe.add_argument(
         "--trainer",
@@ -118,7 +118,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, step_help: str) -> None:
     )
     parser.add_argument(
         "--step", type=lambda text: BEST if text == BEST else int(text), default=None, metavar="STEP",
-        help=f'{step_help}; "{BEST}": of the best within the KL budget',
+        help=f'{step_help}; "{BEST}" is the best one within the KL budget',
     )  # fmt: skip
 
 

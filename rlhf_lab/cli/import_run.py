@@ -33,7 +33,8 @@ def add_parser(subparsers: Any) -> None:
              "step")  # fmt: skip
     add("--name", default=None, help="its name in the lab (default: that of the file's folder)")
     add("--updates-per-step", type=int, default=1, metavar="N",
-        help="make a step of N of the file's (README of a recipe); values are the means (default 1)")  # fmt: skip
+        help="combine N steps of the file into one, with the means of their values (default 1; the README of a recipe gives "
+             "N)")  # fmt: skip
     add("--undo", type=int, default=None, metavar="RUN", help="delete a run that was imported")
 
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog=lab_command(),
-        description="Label pairs of texts, train a reward model on the labels, and PPO on the reward model. "
+        description="Label pairs of texts, train a reward model on the labels, and run PPO with it. "
         f"`{page_command()}` starts the page.",
     )
     parser.add_argument("--version", action="version", version=__version__)

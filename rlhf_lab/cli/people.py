@@ -44,7 +44,9 @@ def add_parser(subparsers: Any) -> None:
         "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
     )
     decision.add_argument("--no-expert", metavar="NAME", help="no longer an expert")
-    decision.add_argument("--end-pause", metavar="NAME", help="end a pause: the count of their gold answers is reset")
+    decision.add_argument(
+        "--end-pause", metavar="NAME", help="let a paused person continue, and reset the count of their gold answers"
+    )
     parser.add_argument("--yes", action="store_true", help="with --erase: carry it out")
 
 

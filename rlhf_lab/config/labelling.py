@@ -38,8 +38,8 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is not shown to others", 5, 3600)
     sampling: SamplingMethod = setting(
         "random",
-        "which pairs are shown: any; of four answers to each prompt two complete ones that are alike in length and "
-        "different in content, later rather good ones; or of four times as many pairs those that teach the reward "
+        "which pairs are shown: random ones; two of four answers to each prompt, complete, similar in length, different "
+        "in content and later with high scores; or, of four times as many pairs, those expected to teach the reward "
         "model the most, those for which it is least sure, or those least similar to the existing pairs",
     )
     texts: Literal["base", "policy"] = setting(

@@ -174,7 +174,7 @@ class PolicyConfig(Config):
 
     kl_budget: float | None = setting(
         None,
-        "KL per response in nats that lr and beta are adapted to keep (offline methods: lr only)",
+        "KL budget per response, in nats: lr and beta are adapted to stay within it (offline methods: lr only)",
         0.1,
         1000.0,
         group="KL",

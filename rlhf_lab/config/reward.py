@@ -14,7 +14,10 @@ MAX_SCORED_PAIRS = 400  # number of the newest unlabelled pairs that a new rewar
 
 
 AttributeUse = Literal["as_labelled", "ignore"]
-_OR_IGNORE = "as the labels reward it, or not at all: the scores then have no linear relation to it"
+
+
+def _use_help(attribute: str) -> str:
+    return f"as_labelled: the scores depend on {attribute} as the labels do; ignore: they have no linear relation to it"
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,14 @@ class RewardConfig(Config):
         0, 20,
         group="labels",
     )  # fmt: skip
-    length: AttributeUse = setting("as_labelled", f"the length of a text counts {_OR_IGNORE}", group="attributes")
-    cut: AttributeUse = setting("as_labelled", f"whether a text was cut off counts {_OR_IGNORE}", group="attributes")
-    lists: AttributeUse = setting(
-        "as_labelled", f"the share of list items and headings counts {_OR_IGNORE}", group="attributes"
-    )
+    length: AttributeUse = setting("as_labelled", _use_help("the length of a text"), group="attributes")
+    cut: AttributeUse = setting("as_labelled", _use_help("whether a text was cut off"), group="attributes")
+    lists: AttributeUse = setting("as_labelled", _use_help("the share of list items and headings"), group="attributes")
     exclamations: AttributeUse = setting(
-        "as_labelled", f"the number of exclamation marks and emoji counts {_OR_IGNORE}", group="attributes"
+        "as_labelled", _use_help("the number of exclamation marks and emoji"), group="attributes"
     )
     copied: AttributeUse = setting(
-        "as_labelled", f"the share of words copied from the prompt counts {_OR_IGNORE}", group="attributes"
+        "as_labelled", _use_help("the share of words copied from the prompt"), group="attributes"
     )
     seed: int = setting(0, "random seed of the adapter, the heads and the batches", 0, 2**31 - 1, group="labels")
 

@@ -140,8 +140,8 @@ def sample_pairs(
             break
     if has_gap:
         raise LabelError(
-            f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal "
-            f"{MAX_PAIR_ATTEMPTS} times in a row, and equal texts cannot be compared. The model's samples hardly "
+            f"Only {len(pairs)} of {count} pairs were sampled: then both responses to a prompt were identical "
+            f"{MAX_PAIR_ATTEMPTS} times in a row, and identical texts cannot be compared. The model's samples hardly "
             "vary here: allow longer responses (max_new_tokens), or use another checkpoint or more prompts."
             + (f" {fitting_prompts.message}." if fitting_prompts.message else "")
         )

@@ -163,7 +163,7 @@ def find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
             return candidate, folder
     subject = f"The checkpoint of step {step}" if step is not None else "Every checkpoint"
     raise StoreError(
-        f"{subject} of run {run.id} is damaged: its files are missing or not those that were saved. Resume the run to "
+        f"{subject} of run {run.id} is damaged: its files are missing or were changed. Resume the run to "
         "make another, or choose another step."
     )
 

@@ -120,7 +120,7 @@ def _rounding_text(rounding: Rounding) -> str:
 def _rounding_note(rounding: Rounding) -> str:
     return (
         f"Rounding the merged weights to {_names(rounding)} changed the run's update by {rounding.share:.0%}: the model may "
-        "answer otherwise than in the run. `export model --dtype float32` keeps these weights exact, and so does the adapter "
+        "answer differently than in the run. `export model --dtype float32` keeps these weights exact, and so does the adapter "
         "alone."
     )
 

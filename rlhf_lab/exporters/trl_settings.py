@@ -181,7 +181,7 @@ def _replacement(config: PolicyConfig, trainer: str, group: int) -> str:
         f"TRL has no trainer for {config.algorithm}{gone}. This folder trains with {trainer} instead. The same: the model, the "
         f"prompts, the reward{f', the {same}' if same else ''} and the settings in the first table below. Not the same: there is "
         f"{had}: each response is compared with the other {group - 1} to its prompt, and all its tokens get the same "
-        f"advantage.{step} So the curves differ, and `learning_rate` and `beta` may have to be chosen anew; the last section "
+        f"advantage.{step} So the curves differ, and `learning_rate` and `beta` may have to be retuned; the last section "
         f"lists every setting that is lost. To train with {config.algorithm} itself in a script: `rlhf_lab.api.Trainer`."
     )
 
@@ -217,7 +217,7 @@ def _kl_differences(config: PolicyConfig, updates: int) -> list[str]:
     if config.kl_penalty == "reward":
         return [
             f"`kl_penalty = reward`, `kl_estimator = {config.kl_estimator}`: GRPOTrainer adds beta times the KL to the loss of "
-            "each token. The lab subtracts it from the reward, so the same beta restrains in another way."
+            "each token. The lab subtracts it from the reward, so the same beta has a different effect."
         ]
     if config.kl_estimator == "k2" and updates > 1:
         return [

@@ -76,7 +76,7 @@ class Demo:
             return float(state["began_at"]), float(state["last_reset_at"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{path} cannot be used ({error}). Delete it to begin demo mode anew; earlier work of visitors is "
+                f"{path} cannot be used ({error}). Delete it to start demo mode again; earlier work of visitors is "
                 "then kept."
             ) from error
 

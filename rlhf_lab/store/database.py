@@ -127,7 +127,7 @@ class Database:
                 db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s, wal=wal), str(path), busy_timeout_s)
                 db.wal_problem = problem
                 if problem:
-                    log.warning("%s has a rollback journal and no write-ahead log, because %s", path, problem)
+                    log.warning("%s uses a rollback journal instead of a write-ahead log, because %s", path, problem)
                 with db._closed_on_error():
                     engine_without_foreign_keys = sqlite.create_sqlite_engine(
                         path, busy_timeout_s, foreign_keys=False, wal=wal

@@ -130,7 +130,7 @@ def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
 
 RULE_CHOICES = {
     "sampling": [
-        "any", "two of four texts, whole and alike in length", "whose answers are expected to teach the most",
+        "any", "two of four texts: complete, of similar length", "whose answers are expected to teach the most",
         "where the reward model is least sure", "least similar to the existing pairs",
     ],
     "texts": ["the base model", "the newest checkpoint of a run"],

@@ -19,7 +19,7 @@ test('wins are choices of the side that the policy wrote, and ties decide nothin
   const text =
     'You preferred the policy in 1 of 2 decided pairs (50 %, 95 % interval 1 % to 99 %). This may be chance.';
   assert.equal(resultText(pairs, [0, 0, 2]), text);
-  assert.equal(resultText(pairs, [2, 2, 2]), 'You preferred no text.');
+  assert.equal(resultText(pairs, [2, 2, 2]), 'You had no preference in any pair.');
 });
 
 test('a vote has the chosen text first', () => {

@@ -474,7 +474,7 @@ def test_a_state_file_that_cannot_be_read_is_an_error(make_demo, tmp_path):
     state = json.loads((tmp_path / DEMO_FILE).read_text())
     assert set(state) == {"began_at", "last_reset_at"}
     (tmp_path / DEMO_FILE).write_text("{}")
-    with pytest.raises(StoreError, match="Delete it to begin demo mode anew"):
+    with pytest.raises(StoreError, match="Delete it to start demo mode again"):
         make_demo()
 
 

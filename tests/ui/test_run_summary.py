@@ -195,7 +195,9 @@ def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx
     assert run_summary.last_reward_switch(events(ctx.db, run.id)) is None  # not yet applied
     mark_event_applied(ctx.db, switch.id, 10)
     verdicts = run_feed.RunFeed(ctx).poll(run_feed.FeedQuery(run=run.id))["verdicts"]
-    assert verdicts["objective/scores"]["message"].startswith(f"Since reward model {other.id} came in after step 10: ")
+    assert verdicts["objective/scores"]["message"].startswith(
+        f"Since the switch to reward model {other.id} after step 10: "
+    )
     assert "falling" not in verdicts["objective/scores"]["message"]
     assert not verdicts["objective/kl"]["message"].startswith("Since")
     curves = {"objective/scores": [(10, 3.0), (11, 1.0)], "objective/kl": [(10, 1.0), (11, 1.1)]}
@@ -300,7 +302,7 @@ def test_a_setting_is_handed_back(ctx):
     view = view_of(ctx, run)
     assert [marker["text"] for marker in run_summary.change_markers(view)] == [
         "beta set to 0.5",
-        "beta automatic again",
+        "beta adapted again",
     ]
     values = {"beta": [(3, 0.02), (4, 0.5), (5, 0.5)]}
     assert run_summary.applied_changes(view, values) == [(3, "beta", 0.02, 0.5)]  # no step has used the next one yet
@@ -308,7 +310,7 @@ def test_a_setting_is_handed_back(ctx):
     assert run_summary.applied_changes(view, values) == [(3, "beta", 0.02, 0.5), (5, "beta", 0.5, 0.03)]
     note = run_summary.with_scope_note("objective/rlhf_reward", "It falls.", view.events)
     assert note == "Since beta became automatic again after step 5: it falls."
-    assert changes_text(view) == "beta set to 0.5 after step 3; beta automatic again after step 5"
+    assert changes_text(view) == "beta set to 0.5 after step 3; beta adapted again after step 5"
 
 
 def test_of_several_pending_changes_of_a_setting_the_last_counts(ctx):

@@ -17,7 +17,7 @@ export function demonstrationView(judges, promptSet, judge) {
     <div class="lab-row" style="margin-top:10px">
       ${choice}
       ${actionButton('judge', 'Judge labels 40 more (simulated)', () => judge({ judge: choice.value, count: 40 }))}
-      ${actionButton('next-class', 'Start a new project …', openNextClass)}
+      ${actionButton('next-class', 'Next class …', openNextClass)}
     </div>
   </details>`;
 }

@@ -6,14 +6,14 @@ import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 
 const RULE_LABELS = {
-  overlap: 'Votes wanted for each pair',
+  overlap: 'Votes per pair',
   repeats: 'Share of pairs shown a second time (0 to 0.5)',
-  hold_s: 'Keep a pair for one person (seconds)',
+  hold_s: 'Reserve a pair for one person (seconds)',
   sampling: 'Which pairs are shown',
-  texts: 'Who writes the texts',
+  texts: 'Which model writes the texts',
   gold_rate: 'Share of gold pairs (0 to 0.5)',
-  gold_rule: 'Below the bound',
-  gold_bound: 'Bound of the accuracy (0 to 1)',
+  gold_rule: 'Below the lowest acceptable accuracy',
+  gold_bound: 'Lowest acceptable accuracy (0 to 1)',
   gold_answers: 'Gold answers before the rule acts',
   gold_weight: 'Weight of votes that count less',
   gold_training: 'Learn from votes on gold pairs',
@@ -22,7 +22,7 @@ const RULE_LABELS = {
 };
 const CHOICE_LABELS = {
   random: 'any',
-  teaching: 'two of four texts, whole and alike in length',
+  teaching: 'two of four texts: complete, of similar length',
   information: 'whose answers are expected to teach the most',
   uncertainty: 'where the reward model is least sure',
   diversity: 'least similar to the existing pairs',

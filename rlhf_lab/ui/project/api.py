@@ -398,7 +398,7 @@ def home_summary(ctx: Context, _: Payload) -> HomeSummary:
             sizes[group] += folder_size(path) if path.is_dir() else path.stat().st_size
     return {
         "path": f"{home}{storage_note(home)}",
-        "note": f"The database has a rollback journal and no write-ahead log, because {wal_problem}."
+        "note": f"The database uses a rollback journal instead of a write-ahead log, because {wal_problem}."
         if wal_problem
         else "",
         "usage": [(group_name, size) for group_name, size in sizes.items() if size],

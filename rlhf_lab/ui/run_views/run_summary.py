@@ -235,7 +235,7 @@ def change_markers(view: RunView, *, only_settings: bool = False) -> list[Change
         if event.kind is EventKind.SET:
             name, value = str(event.payload["name"]), event.payload["value"]
             if name in adapted:
-                text = f"{name} automatic again" if value == AUTOMATIC else f"{name} set to {plain_number(value)}"
+                text = f"{name} adapted again" if value == AUTOMATIC else f"{name} set to {plain_number(value)}"
             elif value != current[name]:
                 text, current[name] = f"{name} {plain_number(current[name])} → {plain_number(value)}", value
         elif event.kind is EventKind.SWITCH_REWARD:
@@ -310,7 +310,7 @@ def last_reward_switch(run_events: Sequence[RunEvent]) -> ScaleChange | None:
     """The last applied change of the reward model."""
     for event in reversed(run_events):
         if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None:
-            return ScaleChange(event.applied_step, f"reward model {event.payload['reward_model_id']} came in")
+            return ScaleChange(event.applied_step, f"the switch to reward model {event.payload['reward_model_id']}")
     return None
 
 
@@ -437,7 +437,7 @@ def _stopped_text(run: Run) -> str:
         RunStatus.FAILED: f"It failed {position}. {run.message} Resume continues from the last checkpoint.",
         RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume continues from the last checkpoint.",
         RunStatus.STOPPED: f"Stopped {position}. Resume continues from there.",
-        RunStatus.DONE: "Done. Move the slider to read earlier samples, or try a prompt of your own under Compare.",
+        RunStatus.DONE: "Finished. Move the slider to see earlier samples, or try your own prompt under Compare.",
     }
     return texts.get(run.status, run.message)
 

@@ -35,7 +35,6 @@ export function runList(overview, screen) {
     </div>`;
   }
   const { max_runs: maxRuns, window: steps } = screen.data;
-  const unlisted = `${overview.unlisted_count} older runs are not listed; ${overview.lab_command} runs lists all.`;
   return html`<div class="lab-card">
     <div class="lab-row">
       <h2>Runs of ${overview.name}</h2>
@@ -45,9 +44,12 @@ export function runList(overview, screen) {
       </span>
     </div>
     <table>${tableHead(COLUMNS)}<tbody>${overview.runs.map((run) => row(run, screen))}</tbody></table>
-    ${overview.unlisted_count > 0 && html`<p class="muted">${unlisted}</p>`}
+    ${overview.unlisted_count > 0 && unlistedView(overview)}
   </div>`;
 }
+
+const unlistedView = ({ unlisted_count: count, lab_command: command }) =>
+  html`<p class="muted">${count} older runs are not listed; <code>${command} runs</code> lists all of them.</p>`;
 
 /** @param {RunRow} run */
 function row(run, screen) {

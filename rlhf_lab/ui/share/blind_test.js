@@ -40,7 +40,7 @@ export function exactInterval(wins, count) {
 export function resultText(pairs, choices) {
   const decided = choices.filter((choice) => choice < 2).length;
   const wins = choices.filter((choice, i) => choice === pairs[i].policy).length;
-  if (!decided) return 'You preferred no text.';
+  if (!decided) return 'You had no preference in any pair.';
   const [low, high] = exactInterval(wins, decided);
   return (
     `You preferred the policy in ${wins} of ${plural(decided, 'decided pair')} (${formatPercent(wins / decided)}, ` +

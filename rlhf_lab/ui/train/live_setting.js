@@ -60,7 +60,8 @@ export class LiveSetting {
     setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'automatic' : '';
     setBy.title = isByHand
       ? `${name} keeps this value until you set another one or choose Automatic.`
-      : `The run adapts ${name}; the field shows the value of the newest step. A value that you set stays.`;
+      : `The run adapts ${name}; the field shows its value at the newest step. A value that you set is no longer ' +
+        'adapted.`;
   }
 }
 

@@ -43,9 +43,9 @@ export class TokenView {
         </span>
       </summary>
       <div class="lab-row">
-        ${stepButton('token-back', 'one step back', '◀', -1)}
+        ${stepButton('token-back', 'previous step', '◀', -1)}
         <strong data-token-step></strong>
-        ${stepButton('token-on', 'one step on', '▶', 1)}
+        ${stepButton('token-on', 'next step', '▶', 1)}
         <label class="lab-row shade">
           <span class="muted">colour</span>
           ${selectField('token-colour', 'colour the tokens by', () => this.colorTokens())}

@@ -14,7 +14,7 @@ export function alphaMeaning(alpha) {
   if (alpha >= 0.8) return 'They agree well.';
   if (alpha >= 0.67) return 'They agree enough for tentative conclusions.';
   if (alpha >= 0.2) return 'They agree somewhat: the question is a matter of taste, or the guideline is not precise.';
-  return 'They agree hardly more than by chance: check the guideline and the annotators below.';
+  return 'They agree hardly more than chance would: check the guideline and the annotators below.';
 }
 
 // What is unusual about an annotator, where the interval rules out chance. alpha: of everybody.
