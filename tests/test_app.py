@@ -431,7 +431,7 @@ def test_demo_mode_by_option_and_variable(tmp_path, served, monkeypatch, capsys)
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "yes")
     assert serve.main(home) == 1
     assert capsys.readouterr().err == (
-        'error: RLHF_LAB_DEMO_MODE: "yes" is no setting. Write NAME=VALUE, such as max_steps=20.\n'
+        'error: RLHF_LAB_DEMO_MODE: "yes" is not a setting. Write NAME=VALUE, such as max_steps=20.\n'
     )
     monkeypatch.setenv(serve.DEMO_MODE_ENV_VAR, "")
     assert serve.main(home) == 0

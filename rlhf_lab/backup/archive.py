@@ -233,7 +233,7 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DataError(
-            f"{file.name} is no intact backup of a lab ({error}): it is damaged, incomplete, or a different file. "
+            f"{file.name} is not an intact backup of a lab ({error}): it is damaged, incomplete, or a different file. "
             "Nothing was changed."
         ) from error
 
@@ -247,7 +247,7 @@ class _BoundedReader(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         """Raises DataError."""
         if size is not None and size > self.unread:
-            raise DataError("This zip is no backup of a lab: its list of files is too long. Nothing was changed.")
+            raise DataError("This zip is not a backup of a lab: its list of files is too long. Nothing was changed.")
         data = super().read(size)
         self.unread -= len(data)
         return data
@@ -256,9 +256,9 @@ class _BoundedReader(io.BufferedReader):
 def _checked_manifest(archive: zipfile.ZipFile) -> Manifest:
     entries = archive.infolist()
     if not entries or entries[0].filename != MANIFEST_FILE:
-        raise DataError("This zip is no backup of a lab: it does not begin with manifest.json. Nothing was changed.")
+        raise DataError("This zip is not a backup of a lab: it does not begin with manifest.json. Nothing was changed.")
     if entries[0].file_size > MAX_MANIFEST_BYTES or len(entries) > MAX_FILES:
-        raise DataError("This zip is no backup of a lab: its list of files is too long. Nothing was changed.")
+        raise DataError("This zip is not a backup of a lab: its list of files is too long. Nothing was changed.")
     with archive.open(entries[0]) as source:
         text = source.read(MAX_MANIFEST_BYTES + 1)
     _check_version(text)
@@ -299,7 +299,7 @@ def _check_version(manifest: bytes) -> None:
         versions = _Versions.model_validate_json(manifest)
     except ValidationError as error:
         raise DataError(
-            "This zip is no backup of a lab: its manifest.json has another format. Nothing was changed."
+            "This zip is not a backup of a lab: its manifest.json has another format. Nothing was changed."
         ) from error
     if migrations.is_of_development(versions.schema_revision):
         raise DataError(

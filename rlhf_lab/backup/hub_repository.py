@@ -33,7 +33,7 @@ class HubRepository:
     def __init__(self, name: str, token: str | None = None) -> None:
         """name: OWNER/NAME. token: None means HF_TOKEN or the stored login. Raises ConfigError."""
         if name.count("/") != 1 or not all(name.split("/")):
-            raise ConfigError(f'"{name}" is no name of a repository on the Hub. Write OWNER/NAME.')
+            raise ConfigError(f'"{name}" is not a name of a repository on the Hub. Write OWNER/NAME.')
         self.name, self._token = name, token
 
     def head(self) -> str | None:
@@ -135,7 +135,7 @@ class HubRepository:
             raise self._http_error(error, token) from None  # the chained traceback may contain the token
         except HFValidationError as error:
             raise MirrorError(
-                f'"{self.name}" is no name on the Hub: {first_line(error, token)}. Write OWNER/NAME.'
+                f'"{self.name}" is not a name on the Hub: {first_line(error, token)}. Write OWNER/NAME.'
             ) from None
         except MirrorError:
             raise

@@ -148,7 +148,7 @@ def safe_path(path: str) -> PurePosixPath:
     parts = path.split("/")
     is_plain = all(part not in ("", ".", "..") and "\\" not in part and ":" not in part for part in parts)
     if not is_plain or "\0" in path or relative.is_absolute() or parts[0] not in CONTENT:
-        raise DataError(f"It contains {path!r}, which is no file of a lab. Nothing was changed.")
+        raise DataError(f"It contains {path!r}, which is not a file of a lab. Nothing was changed.")
     return relative
 
 

@@ -258,7 +258,7 @@ def _label_progress(args: argparse.Namespace) -> Iterator[FractionCallback]:
 def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
     is_labels = args.what_for == "labels"
     if not is_labels and not (args.what_for or "1").isdecimal():
-        raise ConfigError(f'"{args.what_for}" is no run: give the id of a run, or the word labels.')
+        raise ConfigError(f'"{args.what_for}" is not a run: give the id of a run, or the word labels.')
     if is_labels:
         project = pick_project(db, args.project)
     else:

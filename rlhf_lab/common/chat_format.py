@@ -80,7 +80,7 @@ def validate_chat(value: Sequence[Any]) -> Chat:
         role, content = (next(message[key] for key in keys if key in message) for keys in (ROLE_KEYS, CONTENT_KEYS))
         role = role_of(role) or role
         if any(message.get(key) for key in CALL_KEYS):
-            raise UnreadableError(f"has a message {number} that calls a tool, which is no text that can be compared")
+            raise UnreadableError(f"has a message {number} that calls a tool, which is not a text that can be compared")
         if not isinstance(role, str) or role not in SPEAKER_BY_ROLE:
             raise UnreadableError(
                 f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(SPEAKER_BY_ROLE)}"

@@ -101,8 +101,8 @@ def read_config(name: str, path: Path) -> Any:
         raise ModelError(f"{name}: its config.json cannot be read ({error}). Save the model again.") from error
     for field, value in _impossible_numbers("", config):
         raise ModelError(
-            f"{name}: its config.json states {field[:60]} = {str(value)[:40]}, which is no number that a model can use. Copy the "
-            "file again."
+            f"{name}: its config.json states {field[:60]} = {str(value)[:40]}, which is not a number that a model can use. "
+            "Copy the file again."
         )
     return config
 
@@ -130,7 +130,7 @@ def check_file_names(name: str, files: Collection[str]) -> None:
     if ADAPTER_CONFIG in files:
         raise ModelError(adapter_message(name, files))
     if CONFIG_FILE not in files:
-        raise ModelError(f"{name}: there is no config.json, so it is no transformers model. Choose another.")
+        raise ModelError(f"{name}: there is no config.json, so it is not a transformers model. Choose another.")
     if not any(file.endswith(".safetensors") for file in files):
         if any(file.endswith(PICKLE_SUFFIXES) for file in files):
             raise ModelError(
@@ -173,7 +173,9 @@ def adapter_message(name: str, files: Collection[str], folder: Path | None = Non
 def causal_lm_architecture(name: str, config: Any) -> str:
     """The architecture that a config.json names. Raises ModelError unless it is a causal LM that transformers loads."""
     if not isinstance(config, dict):
-        raise ModelError(f"{name}: its config.json holds no settings, so it is no transformers model. Choose another.")
+        raise ModelError(
+            f"{name}: its config.json holds no settings, so it is not a transformers model. Choose another."
+        )
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(item, str) for item in architectures):
         raise ModelError(f"{name}: its config.json names no architecture that can be read. Choose another model.")

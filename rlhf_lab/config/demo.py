@@ -32,7 +32,7 @@ class DemoConfig(Config):
         for item in text.replace(",", " ").split():
             name, has_value, value = item.partition("=")
             if not has_value:
-                raise ConfigError(f'"{item}" is no setting. Write NAME=VALUE, such as max_steps=20.')
+                raise ConfigError(f'"{item}" is not a setting. Write NAME=VALUE, such as max_steps=20.')
             try:
                 values[name] = types.get(name, str)(value)
             except ValueError:

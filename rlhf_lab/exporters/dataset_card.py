@@ -24,7 +24,7 @@ COLUMN_DESCRIPTIONS = {
     "created_at": "seconds since 1970",
     "strength": "slightly, clearly or much better; null where it was not said",
     "note": "the annotator's words",
-    "repeat": "a second look at the same pair with the sides swapped: it measures the annotator and is no further label",
+    "repeat": "a second look at the same pair with the sides swapped: it measures the annotator and is not a further label",
     "adjudication": "an expert's decision on a pair that people disagreed about: the label of that pair, in place of the votes",
     "gold": "the known answer of a gold pair, on which people's answers were measured; empty for other pairs",
     "via": "page, api or import",

@@ -24,7 +24,7 @@ def push_folder(
 
     if repo_id.count("/") != 1 or not all(repo_id.split("/")):
         raise DataError(
-            f'"{repo_id}" is no name on the Hub. Write OWNER/NAME, OWNER being your user or organisation there.'
+            f'"{repo_id}" is not a name on the Hub. Write OWNER/NAME, OWNER being your user or organisation there.'
         )
     api = HfApi(token=token)
     limit_waits()
@@ -34,7 +34,9 @@ def push_folder(
             folder_path=folder, repo_id=repo_id, repo_type=repo_type, commit_message="Upload from RLHF Lab"
         )
     except HFValidationError as error:
-        raise DataError(f'"{repo_id}" is no name on the Hub: {first_line(error, token)}. Write OWNER/NAME.') from None
+        raise DataError(
+            f'"{repo_id}" is not a name on the Hub: {first_line(error, token)}. Write OWNER/NAME.'
+        ) from None
     except HubBusyError as error:
         again = time.strftime("%H:%M", time.localtime(time.time() + error.wait_s))
         raise DataError(

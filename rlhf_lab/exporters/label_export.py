@@ -74,7 +74,7 @@ class LabelExportOptions:
             if value not in allowed:
                 raise ConfigError(f'{name} = "{value}" is unknown; choose one of {", ".join(allowed)}.')
         if not 0.0 <= self.agreement <= 1.0:
-            raise ConfigError(f"agreement = {self.agreement} is no share; give a number from 0 to 1.")
+            raise ConfigError(f"agreement = {self.agreement} is not a share; give a number from 0 to 1.")
         if self.token_ids and self.layout not in FULL_LAYOUTS:
             raise ConfigError(f"Token ids go with the layouts {' and '.join(FULL_LAYOUTS)} only; TRL makes its own.")
 

@@ -32,7 +32,7 @@ def reward_model_card(facts: RewardModelFacts) -> str:
     accuracy = row.report.get("accuracy")
     accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
     code = scoring_code(facts)
-    lacks = f"\nIt is no sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (
+    lacks = f"\nIt is not a sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (
         facts.unmet
     ) else ""  # fmt: skip
     library = {} if offset is None and not head_config["adapter"] else {"library_name": "peft"}

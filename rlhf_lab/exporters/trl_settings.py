@@ -145,7 +145,7 @@ def online_settings(config: PolicyConfig, dtype: str) -> TrlSettings:
     elif config.whiten_advantages and not is_rloo:
         left_out.append(
             "`whiten_advantages = True`: TRL subtracts the mean of the group's rewards and divides by the standard deviation of "
-            "the batch's (`scale_rewards`). This is no whitening, which the lab does with the advantages of all tokens."
+            "the batch's (`scale_rewards`). This is not whitening, which the lab does with the advantages of all tokens."
         )
     if config.group_size == 1:
         left_out.append(

@@ -170,7 +170,7 @@ def parse_number(value: Any, notation: str = "") -> float:
         how = f" with {NOTATIONS[notation][1]!r} before decimals" if notation else ""
         raise UnreadableError(f"is {str(value)[:40]!r}, not a number{how}") from None
     except OverflowError:
-        raise UnreadableError("is a number of more digits than any score has") from None
+        raise UnreadableError("has more digits than any score can have") from None
     if isinstance(value, bool) or not math.isfinite(number):
         raise UnreadableError(f"is {value}, not a finite number")
     return number
@@ -187,7 +187,7 @@ def _plain_number(text: str, group: str, point: str) -> str:
 
 
 def read_number(value: Any, notation: str) -> float | None:
-    """`parse_number`; None for what is no number."""
+    """`parse_number`; None for what is not a number."""
     try:
         return parse_number(value, notation)
     except UnreadableError:

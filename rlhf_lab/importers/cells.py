@@ -104,7 +104,7 @@ class UniqueNameDecoder(json.JSONDecoder):
     def repetition_error(self) -> str:
         """The error of a name repeated since the last call, or ""."""
         name, self._repeated_name = self._repeated_name, ""
-        return f'"{name[:40]}" is in an object twice. Keep one of them, or rename one' if name else ""
+        return f'"{name[:40]}" occurs twice in an object. Keep one of them, or rename one' if name else ""
 
 
 class Kind(StrEnum):
@@ -347,7 +347,7 @@ def _find_messages(value: Any, *, is_text: bool) -> list[Any] | None:
 
 
 def _decode(text: str) -> tuple[Any, str]:
-    """(the list or object that a text is, or the text itself, error of a name that is in an object twice)."""
+    """(the list or object that a text is, or the text itself, error of a name that occurs twice in an object)."""
     written, text = text, text.lstrip(INVISIBLE)
     if not _LIST_START.match(text):
         return written, ""

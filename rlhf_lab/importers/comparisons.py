@@ -50,7 +50,7 @@ def expand_each(expand: CellExpansion) -> RowExpansion:
             except UnreadableError as error:
                 yield _row_error(row, str(error))
             except (AttributeError, KeyError, TypeError, ValueError):  # for example a list in place of an object
-                yield _row_error(row, "the row has not the form of the other rows")
+                yield _row_error(row, "the row has another form than the other rows")
 
     return expand_all
 
@@ -349,7 +349,7 @@ def split_responses(column: str, cells: Cells) -> Iterator[Cells | str]:
             continue
         ranks = _parse_ranking(response["value"], column)
         if missing := [name for name in ranks if name not in cells]:
-            raise UnreadableError(f"{column} ranks {missing[0][:40]!r}, and no column is called so")
+            raise UnreadableError(f"{column} ranks {missing[0][:40]!r}, and no column has this name")
         answers = [{"response": cells[name], "score": _score_of_rank(rank)} for name, rank in ranks.items()]
         yield from pair_answers(_without(cells, column, *ranks) | vote, answers)
 
@@ -363,4 +363,4 @@ def _parse_ranking(value: Any, column: str) -> dict[str, Any]:
             return dict(zip(map(str, value["value"]), value["rank"], strict=True))
         return {str(item["value"]): item["rank"] for item in value}
     except (KeyError, TypeError, ValueError):
-        raise UnreadableError(f"{column} is no ranking of texts") from None
+        raise UnreadableError(f"{column} is not a ranking of texts") from None

@@ -281,7 +281,7 @@ def find_notation(rows: Sequence[SourceRow], options: ParseOptions) -> str:
 
 
 def _sign(pair: Sequence[object], notation: str) -> int | None:
-    """Which of two scores is higher: 1 the first, -1 the second, 0 neither; None if one is no number."""
+    """Which of two scores is higher: 1 the first, -1 the second, 0 neither; None if one is not a number."""
     a, b = (read_number(cell, notation) for cell in pair)
     return None if a is None or b is None else (a > b) - (a < b)
 
@@ -300,7 +300,7 @@ def find_day_first(rows: Iterable[SourceRow], options: ParseOptions) -> bool | N
     example = next(value for value in values if day_and_month(value))
     raise ColumnMappingError(
         f"{options.mapping.by_meaning['created_at']} holds dates such as {example[:40]!r}.",
-        f"If they are no times, leave the column out: {map_option('created_at')}. ",
+        f"If they are not times, leave the column out: {map_option('created_at')}. ",
         ("dates=day_first", "dates=month_first"),
     )
 
@@ -417,7 +417,7 @@ def _is_whole_conversation(chosen: Any) -> bool:
 
 
 def _holds_text(value: Any) -> bool:
-    """Whether a cell can hold a prompt: a text that is no number, or a list or an object with one."""
+    """Whether a cell can hold a prompt: a text that is not a number, or a list or an object with one."""
     if isinstance(value, str):
         return not is_empty_cell(value) and not is_number_or_bool(normalize_cell(value))
     if isinstance(value, dict):

@@ -100,7 +100,8 @@ def leave_out_doubtful(
     if "status=skip" not in answers:
         index, reason = next(iter(reasons.items()))
         raise ColumnMappingError(
-            f"{rows[index].location}: {reason}, so the row may not count; {len(reasons)} of {len(rows)} rows are such.",
+            f"{rows[index].location}: {reason}, so the row may not count; this applies to {len(reasons)} of "
+            f"{len(rows)} rows.",
             answers=("status=skip", "status=count"),
         )
     return [

@@ -305,7 +305,7 @@ def _reject_unclear_votes(rows: list[SourceRow], options: ParseOptions, name: st
         return
     readings = fitting_readings(locations)
     is_beside = options.mapping.row_format == CHOSEN_REJECTED
-    no_votes = f" If they are no votes: {map_option('choice')}." if is_beside else ""
+    no_votes = f" If they are not votes: {map_option('choice')}." if is_beside else ""
     unclear = f"{name}: {next(iter(locations.values()))} and the rows after it vote with {_join_words(locations)}."
     if readings:
         raise ColumnMappingError(
@@ -314,7 +314,7 @@ def _reject_unclear_votes(rows: list[SourceRow], options: ParseOptions, name: st
         )
     raise ColumnMappingError(
         f"{unclear} The lab does not know what these numbers mean.",
-        f"Say it for each of them: {choices_option('NUMBER=first,NUMBER=second,NUMBER=tie')}.{no_votes}",
+        f"State the meaning of each: {choices_option('NUMBER=first,NUMBER=second,NUMBER=tie')}.{no_votes}",
     )
 
 

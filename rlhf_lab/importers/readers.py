@@ -353,7 +353,7 @@ def _find_row_list(name: str, text: str, value: dict[str, Any], repeated_name: s
     """Index of the first row in {"data": [ … ]}; None if the object has not one such list. value: the decoded text."""
     list_keys = [key for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)]
     if list_keys and repeated_name:
-        raise DataError(f'{name}: "{repeated_name[:40]}" is in an object twice. Keep one of them, or rename one.')
+        raise DataError(f'{name}: "{repeated_name[:40]}" occurs twice in an object. Keep one of them, or rename one.')
     if len(list_keys) == 1 and "chosen" not in value:
         pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
         return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found

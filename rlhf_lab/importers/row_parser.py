@@ -353,7 +353,7 @@ def _reject_shared_names(cells: RowCells) -> None:
     shared = cells.options.shared_names_in(cells.row)
     for vote in votes_in(cells.row, cells.options.mapping) if shared else ():
         if normalize_cell(vote).casefold() in shared:
-            raise UnreadableError(f"{cells.column('choice')} is {str(vote)[:40]!r}, and both texts are called so")
+            raise UnreadableError(f"{cells.column('choice')} is {str(vote)[:40]!r}, and both texts have this name")
 
 
 def _parse_two_texts(cells: RowCells) -> list[ParsedVote]:

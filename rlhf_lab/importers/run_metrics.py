@@ -157,7 +157,9 @@ def _step(cells: dict[str, Any], location: str) -> int:
         )
     step = _number(cells[column])
     if step is None or not 0 <= step <= MAX_STEP or step != int(step):
-        raise DataError(f"{location}: the step {str(cells[column])[:40]!r} is no whole number from 0 to {MAX_STEP:,}.")
+        raise DataError(
+            f"{location}: the step {str(cells[column])[:40]!r} is not a whole number from 0 to {MAX_STEP:,}."
+        )
     return int(step)
 
 

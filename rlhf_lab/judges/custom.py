@@ -34,7 +34,7 @@ def load_function(file: str, name: str, kind: str) -> Callable[..., object]:
     if function is None:
         raise ConfigError(f"The file {file} has no function {name!r}. Write {_signatures(name)}.")
     if not callable(function):
-        raise ConfigError(f"{name!r} in {file} is no function. Write {_signatures(name)}.")
+        raise ConfigError(f"{name!r} in {file} is not a function. Write {_signatures(name)}.")
     reads_prompt = required_parameters(function) == 2
     try:
         inspect.signature(function).bind(*[""] * (1 + reads_prompt))
@@ -74,7 +74,7 @@ def _load_module(path: Path, kind: str) -> ModuleType:
     name = f"rlhf_lab_outside_judge_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"The {kind}'s file {path} is no Python file. Its name must end in .py.")
+        raise ConfigError(f"The {kind}'s file {path} is not a Python file. Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     try:

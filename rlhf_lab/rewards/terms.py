@@ -103,7 +103,7 @@ def shipped_function(term: RewardTerm) -> RewardFunction:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"{pattern!r} is no regular expression ({error}). Correct it.") from error
+            raise ConfigError(f"{pattern!r} is not a regular expression ({error}). Correct it.") from error
         if not pattern:
             raise ConfigError("the reward term regex needs a regular expression, for example ^Yes.")
         return builtin.regular_expression(pattern)
@@ -131,12 +131,14 @@ def parse_term(text: str, folder: Path | None = None) -> RewardTerm:
     """
     match = re.fullmatch(r"(?:([-+]?[0-9.]+(?:e[-+]?\d+)?)\s*\*\s*)?([^:]+)(?::(.*))?", text.strip(), re.DOTALL)
     if match is None:
-        raise ConfigError(f'"{text}" is no reward term. Write [WEIGHT*]NAME[:OPTION] or [WEIGHT*]FILE.py[:FUNCTION].')
+        raise ConfigError(
+            f'"{text}" is not a reward term. Write [WEIGHT*]NAME[:OPTION] or [WEIGHT*]FILE.py[:FUNCTION].'
+        )
     weight_text, name, option = match[1] or "1", match[2].strip(), match[3]
     try:
         weight = float(weight_text)
     except ValueError:
-        raise ConfigError(f'the weight {weight_text} of "{text}" is no number.') from None
+        raise ConfigError(f'the weight {weight_text} of "{text}" is not a number.') from None
     if name.endswith(".py"):
         path = str(Path(name).expanduser().resolve()) if folder is None else _file_in(folder, name)
         return _checked(RewardTerm(OWN, weight, {"file": path, "function": option or DEFAULT_FUNCTION}))

@@ -50,7 +50,7 @@ def parse_proxy_url(url: str) -> str:
         is_invalid = (
             parsed.query or parsed.fragment or parsed.username or parsed.port == 0 or not split_origin(url.strip())[1]
         )
-    except ValueError:  # an incomplete IPv6 address, or a port that is no number
+    except ValueError:  # an incomplete IPv6 address, or a port that is not a number
         parsed, is_invalid = urlsplit(""), True
     if is_invalid or parsed.scheme not in ("http", "https") or not parsed.hostname:
         raise ConfigError(

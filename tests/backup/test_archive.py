@@ -231,14 +231,14 @@ def with_huge_size(manifest, entries):
         (replace_entry("lab.db", b""), "not the file that manifest.json lists"),
         (lambda manifest, entries: entries[1:], "differ: 'access.json'"),
         (extra_entry("rewards/other.py", listed=False), "differ: 'rewards/other.py'"),
-        (extra_entry("../outside", listed=True), "no file of a lab"),
-        (extra_entry("/tmp/outside", listed=True), "no file of a lab"),
-        (extra_entry("rewards/../../outside", listed=True), "no file of a lab"),
-        (extra_entry("rewards/./x", listed=True), "no file of a lab"),
-        (extra_entry("rewards\\..\\..\\x", listed=True), "no file of a lab"),
-        (extra_entry("C:/x", listed=True), "no file of a lab"),
-        (extra_entry("before-restore-1/x", listed=True), "no file of a lab"),
-        (extra_entry("restore.json", listed=True), "no file of a lab"),
+        (extra_entry("../outside", listed=True), "not a file of a lab"),
+        (extra_entry("/tmp/outside", listed=True), "not a file of a lab"),
+        (extra_entry("rewards/../../outside", listed=True), "not a file of a lab"),
+        (extra_entry("rewards/./x", listed=True), "not a file of a lab"),
+        (extra_entry("rewards\\..\\..\\x", listed=True), "not a file of a lab"),
+        (extra_entry("C:/x", listed=True), "not a file of a lab"),
+        (extra_entry("before-restore-1/x", listed=True), "not a file of a lab"),
+        (extra_entry("restore.json", listed=True), "not a file of a lab"),
         (extra_entry("speed.json", listed=True), "twice"),
         (with_symlink, "not the file that manifest.json lists"),
         (with_huge_size, "not the file that manifest.json lists"),
@@ -299,7 +299,7 @@ def test_a_truncated_or_damaged_archive_changes_nothing(home, backup):
 @pytest.mark.parametrize("data", [b"", b"PK", b"no zip at all" * 100])
 def test_other_files_are_no_backups(tmp_path, data):
     (tmp_path / "x.zip").write_bytes(data)
-    with pytest.raises(DataError, match="no intact backup"):
+    with pytest.raises(DataError, match="not an intact backup"):
         restore_backup(tmp_path / "x.zip", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for path, reason in ((tmp_path / "missing.zip", "No such file"), (tmp_path, "Is a directory")):
@@ -319,7 +319,7 @@ def test_files_of_a_snapshot_are_verified(home, tmp_path):
     files = [file._replace(sha256="0" * 64) if file.path == "speed.json" else file for file in snapshot.files]
     with pytest.raises(DataError, match=r"speed.json is damaged"):
         restore_files(files, tmp_path / "new")
-    with pytest.raises(DataError, match="no file of a lab"):
+    with pytest.raises(DataError, match="not a file of a lab"):
         restore_files([*snapshot.files, SnapshotFile("../x", tmp_path / "copy/lab.db", 1, "0")], tmp_path / "new")
     assert restore_files(snapshot.files, tmp_path / "new") is None
     assert votes(tmp_path / "new") == votes(home)

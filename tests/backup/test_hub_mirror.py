@@ -454,7 +454,7 @@ def test_a_manifest_names_no_files_outside_of_a_lab(mirror, hub, home, tmp_path,
     new.mkdir()
     for file in (new / "mine.txt", tmp_path / "mine.txt", new / "engine.log"):
         file.write_text("kept")
-    with pytest.raises(DataError, match="no file of a lab"):
+    with pytest.raises(DataError, match="not a file of a lab"):
         mirror_of(new).restore()
     assert [file.read_text() for file in (new / "mine.txt", tmp_path / "mine.txt", new / "engine.log")] == ["kept"] * 3
     assert not lab_exists(new)

@@ -44,7 +44,7 @@ def test_download_and_restore(own_lab, open_page, tmp_path):
     bad = tmp_path / "bad.zip"
     bad.write_bytes(file.read_bytes()[:-50])
     control(page, "backup-file").set_input_files(bad)
-    expect(control(page, "backup-notice")).to_contain_text("no intact backup")
+    expect(control(page, "backup-notice")).to_contain_text("not an intact backup")
     control(page, "backup-file").set_input_files(file)
     expect(control(page, "backup-question")).to_contain_text("replaces everything")
     control(page, "backup-confirm").click()

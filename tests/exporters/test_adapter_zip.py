@@ -219,7 +219,7 @@ def test_the_code_in_the_reward_model_readme_gives_the_same_scores(db, home, tra
     assert names["score_ids"](PROMPT, RESPONSE) == pytest.approx(trained.scores[kind_index], abs=1e-4)
     assert names["score"]("the cat", "sat and ran .") == pytest.approx(trained.scores[kind_index], abs=1e-4)
     adapter, pooling, mode = KINDS[kind_index]
-    assert ("no sequence classifier that transformers loads" in text) is (kind_index != CLASSIFIER)
+    assert ("not a sequence classifier that transformers loads" in text) is (kind_index != CLASSIFIER)
     assert ("`pooling = last`" in text) is not pooling.startswith("last")
     assert ("`layers = last`" in text) is ("layers" in pooling)
     assert ("an adapter that is in use" in text) is (adapter is None)

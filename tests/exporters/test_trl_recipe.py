@@ -477,7 +477,7 @@ def test_requests_that_cannot_be_met(db, home, tmp_path, capsys):
     for arguments, message in (
         ([lab.run("sft", manifest=labels)], "there is no recipe"),
         ([lab.run("ppo", reward_model_id=None)], "was not trained with a reward model or reward functions"),
-        (["99"], "no run 99"), (["../x"], "no run: give the id of a run, or the word labels"),
+        (["99"], "no run 99"), (["../x"], "not a run: give the id of a run, or the word labels"),
         (["labels", "--source", "simulated"], "no simulated labels"),
     ):  # fmt: skip
         out = tmp_path / "out"

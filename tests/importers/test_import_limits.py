@@ -172,7 +172,7 @@ def test_names_are_compared_in_linear_time():
     assert "more than 1,000 different columns" in readers._check_columns(names)
     decoder = readers.UniqueNameDecoder()
     decoder.decode("{" + ",".join(f'"{name}":1' for name in [*names, names[-1]]) + "}")
-    assert '"c299999" is in an object twice' in decoder.repetition_error()
+    assert '"c299999" occurs twice in an object' in decoder.repetition_error()
 
 
 ANSWERS = [{"response": f"Answer {number}.", "score": number} for number in range(17)]

@@ -82,7 +82,7 @@ BROKEN = {
     "a NUL": ("a.jsonl", row(rejected="a\0b"), "row 3", "Remove it"),
     "a text too long": ("a.jsonl", row(chosen="x" * 50_001), "row 3", "Shorten it"),
     "an unknown vote": ("a.jsonl", vote(winner="maybe"), "row 3", "--choices"),
-    "a score that is no number": ("a.jsonl", row(score_chosen=float("nan"), score_rejected=1), "row 3", "Correct the row"),
+    "a score that is not a number": ("a.jsonl", row(score_chosen=float("nan"), score_rejected=1), "row 3", "Correct the row"),
     "scores that contradict": ("a.jsonl", row(score_chosen=1, score_rejected=2), "row 3", "Swap them"),
     "an unknown role": ("a.jsonl", chats(prompt=[{"role": "bot", "content": "x"}]), "row 3", "roles are user"),
     "two answers at once": ("a.jsonl", chats(chosen=[{"role": "assistant", "content": "x"}] * 2), "row 3", "Correct the row"),

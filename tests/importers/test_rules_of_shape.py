@@ -380,7 +380,7 @@ def test_an_id_of_both_texts_is_no_vote(files, name):
             {"text": "p", "options": options, "accept": [name]}]  # fmt: skip
     parsed = files.parse("v.jsonl", rows)
     assert [vote.choice for vote in parsed.votes] == ["second"]
-    assert "both texts are called so" in str(parsed.errors[0])
+    assert "both texts have this name" in str(parsed.errors[0])
 
 
 @pytest.mark.parametrize(

@@ -294,17 +294,17 @@ NESTED = '{"prompt":[{"role":"user","content":"Name","content":"Say"}],"chosen":
 def test_a_json_row_that_gives_a_name_twice_is_an_error(files, file_name, pattern, broken, name):
     parsed = files.parse(file_name, pattern.format(FRUIT, broken))
     assert len(parsed.votes) == 2
-    assert problems(parsed) == [(2, f'"{name}" is in an object twice. Keep one of them, or rename one')]
+    assert problems(parsed) == [(2, f'"{name}" occurs twice in an object. Keep one of them, or rename one')]
 
 
 def test_two_lists_of_rows_under_one_name_are_an_error(files):
-    with pytest.raises(DataError, match='"data" is in an object twice'):
+    with pytest.raises(DataError, match='"data" occurs twice in an object'):
         files.parse("v.json", f'{{"data": [{FRUIT}], "data": [{FRUIT}]}}')
 
 
 def test_a_chat_in_a_csv_cell_that_gives_a_name_twice_is_asked_about(files):
     chat = '[{"role":"user","content":"Name","content":"Say"}]'
-    with pytest.raises(ColumnMappingError, match='"content" is in an object twice'):
+    with pytest.raises(ColumnMappingError, match='"content" occurs twice in an object'):
         files.parse("v.csv", [{"prompt": chat, "chosen": "A pear.", "rejected": "A brick."}])
 
 

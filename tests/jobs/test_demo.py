@@ -118,7 +118,7 @@ def test_settings_of_the_option_and_the_variable():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("on", '"on" is no setting. Write NAME=VALUE'),
+        ("on", '"on" is not a setting. Write NAME=VALUE'),
         ("max_steps=many", 'max_steps = "many" is not a number'),
         ("max_stepz=3", r"unknown setting\(s\) max_stepz"),
         ("max_steps=0", "max_steps = 0 is below the minimum 1"),

@@ -199,7 +199,7 @@ def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, damage, match):
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        ({"hidden_size": 10**400}, f"hidden_size = {'1' + 39 * '0'}, which is no number that a model can use"),
+        ({"hidden_size": 10**400}, f"hidden_size = {'1' + 39 * '0'}, which is not a number that a model can use"),
         ({"hidden_size": -(2**63)}, "hidden_size = -9223372036854775808, which"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan, which"),
         ({"rms_norm_eps": float("-inf")}, "rms_norm_eps = -inf, which"),

@@ -119,7 +119,7 @@ def test_an_error_names_the_custom_judge(outside: Path, name: str) -> None:
     assert "long and happy" not in message
 
 
-@pytest.mark.parametrize(("name", "reason"), [("missing", "no function 'missing'"), ("number", "is no function")])
+@pytest.mark.parametrize(("name", "reason"), [("missing", "no function 'missing'"), ("number", "is not a function")])
 def test_a_missing_or_wrong_function_is_refused(outside: Path, name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         load_judge(f"{outside}:{name}")
@@ -142,5 +142,5 @@ def test_a_file_that_cannot_be_imported_is_refused(tmp_path: Path, code: str) ->
 def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "judge.txt"
     path.write_text(OUTSIDE, encoding="utf-8")
-    with pytest.raises(ConfigError, match="no Python file"):
+    with pytest.raises(ConfigError, match="not a Python file"):
         load_judge(f"{path}:vowels")

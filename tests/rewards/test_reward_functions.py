@@ -109,8 +109,8 @@ def test_labels():
     ("text", "message"),
     [
         ("bleu", "no reward term"), ("length", "window of words"), ("length:9-5", "window of words"),
-        ("regex:(", "no regular expression"), ("regex", "needs a regular"), ("json:x", "no option"), ("0*json", "weight"),
-        ("1.2.3*json", "no number"), ("9999*json", "weight"),
+        ("regex:(", "not a regular expression"), ("regex", "needs a regular"), ("json:x", "no option"), ("0*json", "weight"),
+        ("1.2.3*json", "not a number"), ("9999*json", "weight"),
     ],
 )  # fmt: skip
 def test_invalid_terms_are_refused(text, message):

@@ -84,7 +84,7 @@ def test_a_damaged_or_newer_backup_is_refused(screen, ctx, uploads):
     data = file_of(screen.create()).read_bytes()
     for damaged in (data[:-100], b"no zip"):
         send(screen, uploads, damaged)
-        assert "no intact backup" in screen.check()["error"]
+        assert "not an intact backup" in screen.check()["error"]
     newer = uploads / "newer.zip"
     with zipfile.ZipFile(newer, "w") as target:
         manifest = {"format": "rlhf-lab-backup", "format_version": 2, "lab_version": "9", "schema_revision": "0999"}

@@ -57,7 +57,7 @@ def test_the_operator_stops_saving(screen, ctx):
 
 def test_an_error_repeats_no_token(screen):
     reply = screen.set_up({"repository": "lab", "token": "hf_theirs"})
-    assert reply["error"] == '"lab" is no name of a repository on the Hub. Write OWNER/NAME.'
+    assert reply["error"] == '"lab" is not a name of a repository on the Hub. Write OWNER/NAME.'
     with pytest.raises(FieldError, match="Token: a text has more than 1,000") as error:
         parse_payload(hub_mirror.MirrorSetUp, {"token": "hf_theirs" * 200})
     assert "hf_theirs" not in str(error.value)

@@ -170,7 +170,7 @@ def test_numbers_are_rounded_to_six_digits(ctx):
      (0.0, 0.0, 0.0), (1e-13, 0.0, 0.0), (math.inf, 0.0, 1.0)],
 )  # fmt: skip
 def test_color_intensity(offset, largest, colour):
-    """At both ends, at zero, between them, beyond them; what is no number gets none."""
+    """At both ends, at zero, between them, beyond them; what is not a number gets none."""
     assert color_intensity(offset, largest) == colour
     assert math.copysign(1, color_intensity(offset, largest)) == (-1 if colour < 0 else 1)
 

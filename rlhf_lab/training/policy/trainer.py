@@ -425,7 +425,7 @@ def add_critic(adapters: Adapters, head: ValueHead, scorer: object, config: Poli
         return adapters.parameters(CRITIC_ADAPTER)
     if not isinstance(scorer, RewardModel) or scorer.adapter is None:
         raise TrainingError(
-            "critic_init = reward, but the scorer of this run is no reward model with an adapter. Choose critic_init = fresh."
+            "critic_init = reward, but the scorer of this run is not a reward model with an adapter. Choose critic_init = fresh."
         )
     adapters.copy(scorer.adapter, CRITIC_ADAPTER, trainable=True)
     with torch.no_grad():

@@ -122,6 +122,6 @@ def write_index(folder: Path, *, force: bool = False) -> None:
     """Write `index_page` into the folder. Raises ConfigError if it has another index, unless `force`."""
     file = folder / INDEX
     if file.exists() and not force and INDEX_MARK not in file.read_text(encoding="utf-8", errors="replace"):
-        raise ConfigError(f"{file} exists and is no list of recorded runs. Add --force to replace it.")
+        raise ConfigError(f"{file} exists and is not a list of recorded runs. Add --force to replace it.")
     with atomic_file(file) as temporary:
         temporary.write_text(index_page(folder), encoding="utf-8")
