@@ -257,7 +257,7 @@ def measure_tokens(rollout: Rollout, sentence_end: Tensor, beta: float) -> dict[
 
 
 def first_advantages(experiment: Experiment) -> str:
-    """What one step teaches about ending, as a table, if its responses are the base's own and nothing was learnt before.
+    """What one step teaches about ending, as a table, if its responses are the base's own and nothing was learned before.
 
     "stop / go on" are the mean advantages of the stop token and of the first token of a further sentence, with values that equal
     the mean of the rewarded scores everywhere, and with values below it by LAG.

@@ -1,8 +1,8 @@
-"""Groups of labels that must be held out together, so that a model is never tested on what it has learnt.
+"""Groups of labels that must be held out together, so that a model is never tested on what it has learned.
 
 Labels are in one group if they are about the same prompt or about the same two texts, directly or through other labels. Prompts
 and texts are the same if they have one `normal_form`: people import lists in which a prompt occurs twice with and without a
-full stop, and a model that has learnt one of these labels knows the other."""
+full stop, and a model that has learned one of these labels knows the other."""
 
 import re
 import unicodedata

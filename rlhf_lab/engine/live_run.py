@@ -97,8 +97,8 @@ class LiveHeads:
         if not model.figures.waiting:
             self._seen = model.labels, choice
         weights, version, ignored = model.weights(), newest_version(db, self.run.id), model.figures.ignored
-        learnt = [label.vote_id for label in model.learnt]
-        digest = hashlib.sha256(repr([learnt, ignored] if ignored else learnt).encode()).hexdigest()
+        learned = [label.vote_id for label in model.learned]
+        digest = hashlib.sha256(repr([learned, ignored] if ignored else learned).encode()).hexdigest()
         if weights is None or (version and get_head(db, self.run.id, version).labels_digest == digest):
             return None
         figures = model.figures

@@ -79,7 +79,7 @@ model.generation_config = GenerationConfig(  # samples as the run did, without t
 ```
 
 The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while
-it learnt. {sampled_with(project)}
+it learned. {sampled_with(project)}
 {_vllm_text(base, adapter_config)}
 ## Config
 
@@ -142,7 +142,7 @@ adapter of the run is merged into the weights.
 | | |
 |---|---|
 {_reward_rows(row, with_accuracy=True)}{measured}
-| temperature that it learnt at | {run.config.get("temperature", 1.0)} |
+| temperature that it learned at | {run.config.get("temperature", 1.0)} |
 | rounding of the merged weights | {facts.rounding} |
 | SHA-256 of the base's weights | `{policy.digest or "not recorded"}` |
 
@@ -167,7 +167,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))
 ## Limits
 
 It answers in the way that its reward scores highly, which is not always what people prefer: compare it with the base
-before you use it. It learnt on prompts like those of the project, and nobody trained it for truth or safety. The licence of the
+before you use it. It learned on prompts like those of the project, and nobody trained it for truth or safety. The licence of the
 base model applies.
 """
 

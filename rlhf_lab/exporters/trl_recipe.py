@@ -148,7 +148,7 @@ def _count_notes(db: Database, snapshot: LabelSnapshot, counts: dict[str, int]) 
 
 
 def _labels_of_run(db: Database, run: Run) -> tuple[LabelSnapshot, dict[str, int]]:
-    """The labels that a run learnt from, and how often those of a person count, as the engine prepares them."""
+    """The labels that a run learned from, and how often those of a person count, as the engine prepares them."""
     row = reward_model_of(db, run.reward_model_id)
     if row is None:
         return LabelSnapshot.from_record(run.manifest["labels"]), {}

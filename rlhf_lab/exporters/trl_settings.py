@@ -59,7 +59,7 @@ class TrlSettings:
     replacement: str = ""
 
 
-#: They change what is stored or how the work is divided, not what is learnt.
+#: They change what is stored or how the work is divided, not what is learned.
 WITHOUT_EFFECT = ("processes", "shard_backbone", "sample_every", "sample_count", "token_rows")
 _KL_CONTROL = Rule(("kl_budget", "kl_budget_role"), (None,), "the lab adapts the learning rate and beta to this budget and "
     "limits each update; TRL keeps both as set, so watch the KL")  # fmt: skip

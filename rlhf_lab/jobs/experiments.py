@@ -82,7 +82,7 @@ EXPERIMENTS = {
     "random-labels": Experiment(
         "Labels that are half wrong",
         "The judge answered at random. Watch the score and gold: do they rise together?",
-        "The reward model learnt from chance what to praise. The policy follows it all the same: the score rises, and gold goes "
+        "The reward model learned from chance what to praise. The policy follows it all the same: the score rises, and gold goes "
         "its own way. With so few labels even the accuracy under Reward model can deceive; look at its interval.",
         {"steps": 40},
         noise=100.0,

@@ -78,7 +78,7 @@ DECIDED = (Choice.FIRST, Choice.SECOND)
 class InstantFigures:
     """Figures about the labels of a project and the accuracy of the head.
 
-    labels: number of labels learnt from. decided: those that prefer one text. waiting: labels whose texts have no features yet;
+    labels: number of labels learned from. decided: those that prefer one text. waiting: labels whose texts have no features yet;
     waiting_decided: those of them that prefer one text.
     right: decided labels that are predicted correctly by a head fitted without the labels of the same group; equal scores count
     half. low, high: 95 % interval of the expected accuracy on new prompts of a head fitted to as many labels
@@ -131,7 +131,7 @@ def labels_to_learn_from(db: Database, project_id: int) -> tuple[Source, list[Pa
 
 
 class InstantModel:
-    """The head of one project, the labels that it learnt from, and the Gram matrix of their pairs.
+    """The head of one project, the labels that it learned from, and the Gram matrix of their pairs.
 
     It ignores the attributes of texts that were chosen for the project's reward models (`chosen_attributes`), before the first of
     these `ignored_at_first`. As in the head of a trained one, the features of a text are then those less their regression on
@@ -226,7 +226,7 @@ class InstantModel:
         return self._stored_labels
 
     @property
-    def learnt(self) -> list[PairLabel]:
+    def learned(self) -> list[PairLabel]:
         """Those of `labels` whose texts have features, from which the head learns."""
         return self._labels
 
@@ -266,11 +266,11 @@ class InstantModel:
         return Explanation(float(features @ weights) / spread, 1.96 * sd / spread, by_vote)
 
     def knows(self, pair_id: int | None) -> bool:
-        """Whether the head has learnt from a label of the pair."""
+        """Whether the head has learned from a label of the pair."""
         return any(label.pair_id == pair_id for label in self._labels)
 
     def _weights_without(self, pair_id: int | None) -> Float32 | None:
-        """Weights of the head, refitted without the labels of the pair if it has learnt from any."""
+        """Weights of the head, refitted without the labels of the pair if it has learned from any."""
         assert self._fit is not None
         if not self.knows(pair_id):
             if self._weights is None:
@@ -491,7 +491,7 @@ class InstantReward:
         return time.monotonic() - self._last_request_at < WATCHED_S
 
     def is_pending(self, uuid: str) -> bool:
-        """Whether a vote is still to be predicted and learnt from."""
+        """Whether a vote is still to be predicted and learned from."""
         with self._lock:
             return uuid in self._pending
 

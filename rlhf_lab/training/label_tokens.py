@@ -9,7 +9,7 @@ def response_tokens(backbone: Backbone, label: Comparison) -> tuple[list[int], l
     """Token ids of the chosen and the rejected text.
 
     If they are equal, the model cannot tell the texts apart: they differ only after the end of its context, if at all. Such a
-    label is left out of every training and counted, because nothing can be learnt from it and no prediction of it is wrong.
+    label is left out of every training and counted, because nothing can be learned from it and no prediction of it is wrong.
     """
     return (
         list(label.chosen_ids) or backbone.encode_response(label.chosen),

@@ -117,9 +117,9 @@ def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, idle_project
     page = open_screen(lab, open_page, "Train")
     expect(page.locator(".lab-header")).to_contain_text(re.compile("engine (ready|works)|writing pairs"))
     with Database.open(lab.home) as db:
-        learnt = LabelSnapshot((), "", Source.HUMAN)
+        learned = LabelSnapshot((), "", Source.HUMAN)
         report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
-        model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learnt)
+        model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learned)
         config = PolicyConfig(steps=4).to_dict()
         run = create_run(db, idle_project.id, model.id, "begun", config=config, manifest={}, total_steps=4)
         set_run_status(db, run.id, RunStatus.RUNNING)

@@ -281,12 +281,12 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     control(page, "samples").fill("0")
     page.wait_for_selector("[data-do=step-2]:visible")  # a run is selected on the right, and its reward model scores
     with Database.open(lab.home) as db:
-        learnt = str(current_reward_model_id(RunView.load(db, run)))
+        learned = str(current_reward_model_id(RunView.load(db, run)))
     models = control(page, "model-2")
     expect(control(page, "write")).to_be_enabled()
     assert int(models.input_value().split("/")[1]) == run.id
     selected = control(page, "reward").input_value()
-    assert selected == learnt
+    assert selected == learned
     withhold = WithholdScorers()
     page.route("**/lab-api/compare/options", withhold)
     models.select_option("base")
@@ -294,7 +294,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     expect(control(page, "write")).to_be_disabled()  # its reward model is not known yet
     withhold.released = True
     models.select_option(f"run/{run.id}/latest")  # known after the next request
-    expect(control(page, "reward")).to_have_value(learnt)
+    expect(control(page, "reward")).to_have_value(learned)
     page.click("[data-do=write]")
     expect_text(page, "compare-error", 'samples each = "0"')
     expect(control(page, "samples")).to_be_focused()

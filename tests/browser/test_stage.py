@@ -25,8 +25,8 @@ def db(lab):
 def run(db, idle_project):
     """A run that trains, with one step."""
     report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
-    learnt = LabelSnapshot((), "", Source.HUMAN)
-    model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learnt)
+    learned = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, idle_project.id, "x", config={}, report=report, snapshot=learned)
     config = PolicyConfig(steps=9).to_dict()
     created = create_run(db, idle_project.id, model.id, "on the stage", config=config, manifest={}, total_steps=9)
     set_run_status(db, created.id, RunStatus.RUNNING)

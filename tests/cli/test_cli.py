@@ -233,7 +233,7 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_evaluation")
-def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learnt(tmp_path, capsys, monkeypatch):
+def test_demo_finds_no_gain_at_another_temperature_when_nothing_was_learned(tmp_path, capsys, monkeypatch):
     """Base and policy are sampled at this temperature, so a policy that did not change is not better."""
     temperatures, true_sample = set(), sampler._sample
 

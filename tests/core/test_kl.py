@@ -115,8 +115,8 @@ def test_as_a_reward_only_k1_has_the_gradient_of_the_kl():
         penalty = reference_formulas.kl_from_logits(
             logits.detach().expand(5, 5), reference.expand(5, 5), torch.arange(5), estimator
         )  # of each token
-        learnt = p * (penalty - (p * penalty).sum())
-        shares[estimator] = float(learnt @ exact / (exact @ exact))
+        learned = p * (penalty - (p * penalty).sum())
+        shares[estimator] = float(learned @ exact / (exact @ exact))
     assert shares["k1"] == pytest.approx(1.0, abs=1e-9)
     assert abs(shares["k2"]) < 0.1
     assert abs(shares["k3"]) < 0.1

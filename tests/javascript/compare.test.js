@@ -48,7 +48,7 @@ test('what a column waits for', () => {
   assert.equal(waitingText({ is_waiting: true, running: true }, 65), 'The engine writes (1 min 5 s) …');
 });
 
-test('runs that learnt from another reward model are named', () => {
+test('runs that learned from another reward model are named', () => {
   const scorers = { 3: [1, ''], 4: [2, 'polite'] };
   assert.equal(otherScorersNote(['3', '4'], scorers, '2'), ' Run 3 was trained on reward model 1.');
   assert.equal(otherScorersNote(['3', '9'], scorers, '1'), '');

@@ -49,7 +49,7 @@ test('a probability in percent', () => {
   ]);
 });
 
-test('the score of a text, with the one that was learnt from if it is another', () => {
+test('the score of a text, with the one that was learned from if it is another', () => {
   assert.equal(scoreText({ score: null, shaped_score: null }), '');
   assert.equal(scoreText({ score: 1.5, shaped_score: null }), 'score 1.5');
   assert.equal(scoreText({ score: 1.5, shaped_score: 1.5 }), 'score 1.5');

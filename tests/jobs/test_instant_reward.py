@@ -274,7 +274,7 @@ def test_people_count_and_simulated_labels_only_without_them(db, project, texts)
     assert (model.figures.source, model.figures.labels, model.figures.right) == (Source.HUMAN, 1, None)
 
 
-def test_undone_and_changed_votes_are_unlearnt(db, project, texts):
+def test_undone_and_changed_votes_are_unlearned(db, project, texts):
     """Figures and head equal those of a model that never had the vote."""
     model, p = InstantModel(db, project.id), texts.pairs(20)
     for pair in p[:12]:
@@ -451,7 +451,7 @@ def test_nothing_is_fitted_until_a_page_requests_the_figures(db, monkeypatch):
     assert not service._wake.is_set()
 
 
-def test_only_the_newest_labels_are_learnt(db, project, texts, monkeypatch):
+def test_only_the_newest_labels_are_learned(db, project, texts, monkeypatch):
     monkeypatch.setattr(
         instant_reward, "newest_labels", lambda db, pid, source: features.newest_labels(db, pid, source, 8)
     )
@@ -465,7 +465,7 @@ def test_only_the_newest_labels_are_learnt(db, project, texts, monkeypatch):
     assert model.figures.labels == 8
 
 
-def test_a_vote_is_predicted_before_it_is_learnt(db, project, texts):
+def test_a_vote_is_predicted_before_it_is_learned(db, project, texts):
     service, p = InstantReward(db), texts.pairs(20)
     for pair in p[:10]:
         texts.vote(pair)
@@ -485,7 +485,7 @@ def test_a_vote_is_predicted_before_it_is_learnt(db, project, texts):
     assert not service.is_pending(vote.uuid)
 
 
-def test_a_vote_learnt_before_its_turn_is_still_predicted_without_it(db, project, texts, fixed_ridge):
+def test_a_vote_learned_before_its_turn_is_still_predicted_without_it(db, project, texts, fixed_ridge):
     """A round started for another reason may come first."""
     service, p = InstantReward(db), texts.pairs(20)
     for pair in p[:10]:
@@ -518,7 +518,7 @@ def test_predictions_of_undone_votes_are_forgotten(db, project, texts):
     assert not service.is_pending(waiting.uuid)
 
 
-def test_the_open_project_is_the_one_that_is_learnt(db, project, texts):
+def test_the_open_project_is_the_one_that_is_learned(db, project, texts):
     service, p = InstantReward(db), texts.pairs(20)
     for pair in p[:10]:
         texts.vote(pair)
@@ -535,7 +535,7 @@ def test_the_open_project_is_the_one_that_is_learnt(db, project, texts):
 
 
 def test_many_votes_at_once_are_one_fit(db, project, texts, monkeypatch):
-    """Votes of many people that arrive during a fit are learnt together in the next one; each has a prediction."""
+    """Votes of many people that arrive during a fit are learned together in the next one; each has a prediction."""
     p = texts.pairs(40)
     for pair in p[:10]:
         texts.vote(pair)

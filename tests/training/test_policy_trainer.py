@@ -883,7 +883,7 @@ def test_wrong_old_logprobs_fail_the_first_ratio_check(llama_folder):
 def test_a_first_step_with_a_kl_is_refused(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     tiny_models.disturb(trainer.adapters, "policy")
-    with pytest.raises(SelfCheckError, match=r"KL to the reference is .* before anything was learnt"):
+    with pytest.raises(SelfCheckError, match=r"KL to the reference is .* before anything was learned"):
         trainer.run_step()
 
 

@@ -168,7 +168,7 @@ def test_a_label_that_counts_more_has_the_same_effect_in_any_batch(llama_folder,
 
 
 def test_early_stopping_takes_the_epochs_with_the_lowest_held_out_loss(llama_folder):
-    """With contradicting groups what is learnt from one is wrong on the other, so the fewest epochs win; with an easy
+    """With contradicting groups what is learned from one is wrong on the other, so the fewest epochs win; with an easy
     rule the most."""
     changes = {"warm_start": False, "epochs": 4, "lr": 1e-2, "early_stopping": True, "folds": 2}
     model, report = train(llama_folder, contradicting(), **changes)

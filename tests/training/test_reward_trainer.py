@@ -85,7 +85,7 @@ def test_the_margin_of_a_tie_may_be_any_number(llama_folder):
 
 @pytest.mark.parametrize("changes", [{"folds": 3}, {"folds": 3, "warm_start": False}, {"ensemble": 2}])
 def test_labels_with_equal_tokens_are_left_out_and_counted(llama_folder, changes):
-    """The model scores both texts alike, so such a label is neither learnt nor counted as wrong."""
+    """The model scores both texts alike, so such a label is neither learned nor counted as wrong."""
     labels = comparisons()
     same_ids = labels[1].chosen_ids
     blind = dataclasses.replace(labels[1], rejected_ids=same_ids)
@@ -168,7 +168,7 @@ def test_a_count_of_two_equals_a_repeated_label(llama_folder):
     assert not torch.allclose(thrice.head.linear.weight, once.head.linear.weight)
 
 
-# --- what is learnt ---
+# --- what is learned ---
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])

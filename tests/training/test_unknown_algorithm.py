@@ -53,7 +53,7 @@ def test_an_update_of_an_offline_algorithm_without_a_record(llama_folder):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo_penalty", "reinforce"])  # one of each loss
-def test_fixed_texts_are_not_learnt_by_a_loss_of_rollouts(llama_folder, algorithm):
+def test_fixed_texts_are_not_learned_by_a_loss_of_rollouts(llama_folder, algorithm):
     trainer = tiny_models.learner(llama_folder, "sft")
     object.__setattr__(trainer.state.config, "algorithm", algorithm)
     with pytest.raises(TrainingError, match=f"{algorithm} learns from rollouts, not from fixed texts"):

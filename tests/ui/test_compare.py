@@ -213,7 +213,7 @@ def test_every_text_of_an_ordinary_column_is_shown(ctx):
     assert (shown["texts"], shown["scores"], shown["best_of"]) == (["a", "b"], [1.0, 2.0], 1)
 
 
-def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
+def test_the_scorer_proposed_is_what_the_run_learned_from_and_its_judge(ctx):
     assert compare.comparison_options(ctx)["default_scorer"] is None
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
     pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
@@ -221,14 +221,14 @@ def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
     run = create_run(ctx.db, ctx.project.id, row.id, "judged", config={}, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
 
-    def learnt():
+    def learned():
         return compare.run_details(ctx, [run.id])["scorer_by_run"][str(run.id)]
 
-    assert compare.comparison_options(ctx)["default_scorer"] == learnt() == (row.id, "cheerful")
+    assert compare.comparison_options(ctx)["default_scorer"] == learned() == (row.id, "cheerful")
     newest = model(ctx)  # by people, and the run did not learn from it
-    assert (compare.comparison_options(ctx)["default_scorer"], learnt()) == ((newest.id, ""), (row.id, "cheerful"))
+    assert (compare.comparison_options(ctx)["default_scorer"], learned()) == ((newest.id, ""), (row.id, "cheerful"))
     add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
-    assert learnt() == (newest.id, "")
+    assert learned() == (newest.id, "")
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
     both = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)

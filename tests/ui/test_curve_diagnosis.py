@@ -112,7 +112,7 @@ CASES = {
     "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Mean value loss 0.6, −70 % since the start, now up and down"),
     "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
     "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
-    "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "since the start, now st"),
+    "score: learned, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "since the start, now st"),
     "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "steady since the start: too early"),
     "score: a visible rise that noise may cause": (
         {SCORE: series(0.0, 0.6, 0.1, 0.9, 0.3, 1.1, 0.4, 1.3)}, SCORE, Level.INFO,

@@ -126,7 +126,7 @@ def test_every_lab_has_one_recording_of_a_real_run(ctx, calls):
     assert time.strftime("%Y-%m-%d", time.gmtime(replay["recorded_at"])) == about["date"]
     assert [frame["run"]["step"] for frame in frames] == list(range(1, len(frames) + 1))
     assert all(frame["seconds"] > 0 for frame in frames)
-    assert points[SCORE][-1][1] > points[SCORE][0][1] + 0.5  # it learnt
+    assert points[SCORE][-1][1] > points[SCORE][0][1] + 0.5  # it learned
     last = replay["samples"][str(max(int(at) for at in replay["samples"]))]["rows"]
     assert any(row["text"] != row["base_text"] for row in last)
     assert sorted(replay["tokens"], key=int)[-1] == str(frames[-1]["run"]["step"])

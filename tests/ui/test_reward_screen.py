@@ -60,7 +60,7 @@ def test_a_model_summary_has_accuracy_and_label_source(ctx):
 
 
 def test_the_instant_reward_model_stands_beside(ctx):
-    """Its accuracy is on the labels that it learnt from, here simulated ones."""
+    """Its accuracy is on the labels that it learned from, here simulated ones."""
     assert reward.screen_state(ctx)["instant"] is None
     texts = texts_without_features(ctx.db, ctx.project.id, 1000)
     vectors = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float16)

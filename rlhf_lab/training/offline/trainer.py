@@ -6,7 +6,7 @@ score. None of them uses the strength of a preference; the weight of a label mul
 treats a tie as a pair with target 0.5; sft leaves ties out. Labels whose two texts have the same tokens are left out.
 
 To make the methods comparable with those that learn from rollouts, the policy is measured on fresh samples before the first
-step and then every `sample_every` steps; nothing is learnt from these samples. With a KL budget, the update of such a step is
+step and then every `sample_every` steps; nothing is learned from these samples. With a KL budget, the update of such a step is
 limited. The step after an update that was scaled back is measured too, because these methods have no KL penalty that would
 bring the policy back. dpo and sft need no scorer; without one, the metrics of the score are left out. Resuming is exact.
 """

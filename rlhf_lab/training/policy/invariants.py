@@ -78,7 +78,7 @@ def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> N
     kl = metrics["objective/kl"]
     if step == 1 and abs(kl) > START_KL_TOLERANCE and dtype == torch.float32:
         raise SelfCheckError(
-            f"the KL to the reference is {kl:.2g} before anything was learnt; it must be 0. "
+            f"the KL to the reference is {kl:.2g} before anything was learned; it must be 0. "
             "The reference or the adapter is wrong. Please report this."
         )
 

@@ -71,7 +71,7 @@ class FitSpec:
 class RewardTask:
     """One training job: encoded texts, frozen features, and fits on any subset of the comparisons.
 
-    distinguishable: the indices of the comparisons whose two texts have different tokens; only these can be learnt from.
+    distinguishable: the indices of the comparisons whose two texts have different tokens; only these can be learned from.
     Several processes share the rows of every batch and every evaluation; each holds the whole adapter and all heads.
     """
 

@@ -24,7 +24,7 @@ export function waitingText(column, seconds) {
   return `${status} (${formatDuration(seconds)}) …`;
 }
 
-// Names the runs that learnt from another reward model than the scoring one. reward: its id as text; '' for none.
+// Names the runs that learned from another reward model than the scoring one. reward: its id as text; '' for none.
 export function otherScorersNote(runs, scorerByRun, reward) {
   return runs
     .filter((run) => reward && String(scorerByRun[run]?.[0] ?? reward) !== reward)

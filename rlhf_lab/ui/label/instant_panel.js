@@ -62,7 +62,7 @@ export class InstantPanel {
     if (reply.pending && this.polls++ < MAX_POLLS) setTimeout(() => this.load(), POLL_MS);
   }
 
-  // uuid: the vote whose prediction is shown after the model has learnt from it; '' for none.
+  // uuid: the vote whose prediction is shown after the model has learned from it; '' for none.
   expect(uuid) {
     this.uuid = uuid;
     this.news = '';
@@ -113,7 +113,9 @@ export class InstantPanel {
 }
 
 function writersView([first, second]) {
-  return html`<span class="muted" data-do="writers">Your last pair: the first text was written by ${first}, the second by ${second}.</span>`;
+  return html`<span class="muted" data-do="writers">
+    Your last pair: the first text was written by ${first}, the second by ${second}.
+  </span>`;
 }
 
 function scoreBar(label, score) {

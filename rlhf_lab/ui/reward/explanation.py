@@ -59,7 +59,7 @@ class InstantExplanation(TypedDict):
 class Explanation(TypedDict, total=False):
     """Waiting (with `running`), failed (with `failure`), or the score of a text and of its tokens, if single ones have one.
     has_adapter: whether the reward model has a trained adapter, which `instant` does not explain. instant: None for others than
-    the operator, since it shows how labels were given, and before the head has learnt anything."""
+    the operator, since it shows how labels were given, and before the head has learned anything."""
 
     is_waiting: Required[bool]
     running: bool

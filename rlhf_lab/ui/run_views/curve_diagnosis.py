@@ -30,7 +30,7 @@ from rlhf_lab.ui.run_views.curve_trends import (
 SETTLING_STEPS = 30  # steps in which a changed setting may still move the score
 PATIENCE_STEPS = 15  # steps after which a lack of progress is reported
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
-SCORE_LEARNT = 0.3  # sd above the start: something was learnt
+SCORE_LEARNED = 0.3  # sd above the start: something was learned
 SCORES_CLIPPED = 0.9  # share of the scores: little is left to gain
 MANY_CLIPPED = 0.25  # share of the scores: said under the score
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
@@ -222,7 +222,7 @@ def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.GOOD, f"{text}: the policy learns what the reward model likes.")
     if score.is_falling(SCORE_FLAT):
         return _falling_score(text, trends)
-    if score.gain > SCORE_LEARNT:  # advice to learn more would contradict what one sees
+    if score.gain > SCORE_LEARNED:  # advice to learn more would contradict what one sees
         return Finding(Level.GOOD if score.gain > score.noise_margin else Level.INFO, f"{text}.")
     if score.gain < -score.effective_threshold(SCORE_FLAT):
         return Finding(Level.WARN, f"{text}: read the samples.")
@@ -339,7 +339,7 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
             f"Mean KL {kl.current:.1f}: negative on average; use more rollouts per step for a better estimate.",
         )
     unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (budget or 0.0))
-    if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNT):
+    if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNED):
         text = f"Mean KL {kl.current:.2f}: the policy has hardly moved"
         return Finding(Level.WARN, f"{text}; {control.more_kl}.", if_restrained=f"{text}." if budget is None else None)
     if budget is not None and kl.num_points >= WINDOW and kl.current >= 0:

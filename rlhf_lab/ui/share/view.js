@@ -55,7 +55,7 @@ function results() {
   const { accuracy, labelled_by: names, feed } = recording;
   const percent = accuracy?.map((share) => formatPercent(share));
   return html`<section class="lab-card" aria-label="results">
-    <h2>What it learnt from</h2>
+    <h2>What it learned from</h2>
     <p>${feed.static?.label_source}</p>
     ${
       percent &&

@@ -27,8 +27,8 @@ class ShownPrediction(TypedDict):
 
 class InstantFigures(TypedDict):
     """decided: votes that prefer one text; needed: how many of them, before the model is fitted. waiting: votes that it has not
-    learnt from, because the engine has not read their texts; engine_work: what it does instead, "" for nothing that is known.
-    right: how many votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learnt.
+    learned from, because the engine has not read their texts; engine_work: what it does instead, "" for nothing that is known.
+    right: how many votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learned.
     writers: of the left and the right text of the vote, if its pair was one of a live run. offers_live_run: whether this person
     can start one. ignores: the attributes of texts that the scores ignore, "" for none."""
 
@@ -50,7 +50,7 @@ class InstantFigures(TypedDict):
 
 
 def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures:
-    """The newest figures; `pending` until the model has learnt from the vote, then `prediction`, if there is one."""
+    """The newest figures; `pending` until the model has learned from the vote, then `prediction`, if there is one."""
     project, service = ctx.project, ctx.instant_reward
     pending = bool(vote_uuid) and service.is_pending(
         vote_uuid

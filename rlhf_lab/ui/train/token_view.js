@@ -1,5 +1,5 @@
 // @ts-check
-// The token view: tokens of the texts that a step learnt from, coloured by a value, and the equations of the selected
+// The token view: tokens of the texts that a step learned from, coloured by a value, and the equations of the selected
 // token.
 import { actionButton, promptView, selectField, setOptions } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';

@@ -270,7 +270,7 @@ function modelsView(models) {
       </td>
     </tr>`;
   });
-  const columns = ['reward model', 'labels', 'learnt from', 'held-out pairs ranked as labelled'];
+  const columns = ['reward model', 'labels', 'learned from', 'held-out pairs ranked as labelled'];
   return html`<div class="lab-row">
       <h3>Reward models and the annotators whose labels they were trained on</h3>
       <span class="muted">start PPO on any of them under Train</span>
