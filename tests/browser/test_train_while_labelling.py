@@ -65,6 +65,7 @@ def test_the_policy_trains_while_two_people_label(lab, open_page):
     before = operator.evaluate(TICKS)
     for page in people:
         assert control(page, "writers").count() == 0
-        assert re.fullmatch(f"Your last pair: first by {WRITER}, second by {WRITER}.", label_until_two_models(page))
+        writers = label_until_two_models(page)
+        assert re.fullmatch(f"Your last pair: the first text was written by {WRITER}, the second by {WRITER}.", writers)
     wait_for_engine(operator, f"before => ({TICKS})() > before", before)  # a head that learned from their labels
     expect(brake).to_contain_text(re.compile(r"\d of \d for the policy\. Not yet known"))

@@ -242,8 +242,8 @@ function mirrorBadge(mirror) {
   const isBad = isUnsaved(mirror);
   const title = isBad
     ? null
-    : `If anything has changed, the lab is saved to ${mirror.repository} on the Hub, about once a minute. A restarted ` +
-      'lab continues from there.';
+    : `If anything has changed, the lab is saved to ${mirror.repository} on the Hub, about once a minute. A ` +
+      'restarted lab continues from there.';
   return html`<span class="lab-badge${isBad ? ' bad' : ''}" data-do="mirror" title=${title}>
     ${savedText(mirror)}
   </span>`;

@@ -75,7 +75,10 @@ export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key
 /** @param {InstantFigures} figures @param {string} uuid */
 export function waitingText({ needed, decided, waiting, engine_work: work, right, pending, prediction }, uuid) {
   if (right === null && decided < needed) {
-    return `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there are ${decided}.`;
+    return (
+      `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there are ` +
+      `${decided}.`
+    );
   }
   if (uuid && pending) return 'is being trained on your answer …';
   if (uuid && prediction) return '';

@@ -59,8 +59,10 @@ const lengthRow = (row, isProposed) =>
 /** @param {LengthView} length @param {(event: any) => void} accept */
 function lengthDecision({ proposal, is_new: isNew }, accept) {
   if (!proposal) {
-    return html`<p>With none of the measured settings do 90 % of the texts end before the limit. Choose a length yourself in the list
-      above.</p>`;
+    return html`<p>
+      With none of the measured settings do 90 % of the texts end before the limit. Choose a length yourself in the list
+      above.
+    </p>`;
   }
   if (!isNew) return null;
   return html`<div class="lab-row">

@@ -99,7 +99,9 @@ class Backup {
     this.question.hidden = false;
     this.question.replaceChildren(
       text,
-      html`<div class="lab-row">${confirmButton} ${actionButton('backup-discard', 'Discard the upload', discard)}</div>`,
+      html`<div class="lab-row">
+        ${confirmButton} ${actionButton('backup-discard', 'Discard the upload', discard)}
+      </div>`,
     );
   }
 
