@@ -224,7 +224,7 @@ class MeasuringTrainer(PolicyTrainer):
 
     def prepare_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
         rollout = super().prepare_rollout(*args, **kwargs)
-        beta = self.state.value_in_force("beta")
+        beta = self.state.current_value("beta")
         measures = measure_tokens(rollout, self.sentence_end, beta)
         of_values = () if self.state.config.uses_value_function else ("stop_error", "explained_variance")
         self.rollout_measures = {name: value for name, value in measures.items() if name not in of_values}

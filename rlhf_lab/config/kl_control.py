@@ -41,7 +41,7 @@ class KLControlSpec:
     more_kl: str = "raise lr or lower beta"
 
     @property
-    def keeps_budget_by(self) -> tuple[str, ...]:
+    def settings_adapted_to_budget(self) -> tuple[str, ...]:
         """The live settings that it changes to keep the budget; none without a budget."""
         return () if self.budget is None else self.adapts
 

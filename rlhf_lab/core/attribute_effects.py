@@ -18,8 +18,8 @@ from rlhf_lab.core.preference_fit import (
     Float32,
     Float64,
     PreferenceTargets,
+    bradley_terry_nll,
     indices_by_group,
-    label_nats,
     scaled_system,
 )
 
@@ -122,11 +122,11 @@ def attribute_effects(
 def _step_bounds(fit: DualFit, targets: PreferenceTargets, move: Float64, variance: float) -> Float64:
     """(2,) the steps down and up, from the fitted effect over PRIOR_SD, to the ends of its interval. move: (N,) of the scores for
     each unit of a step. variance: of the effect over PRIOR_SD."""
-    nats, slope = label_nats(fit.scores, targets), fit.ridge * float(fit.coefficients @ move)
+    nats, slope = bradley_terry_nll(fit.scores, targets), fit.ridge * float(fit.coefficients @ move)
     prior = 1.0 / variance - float(fit.curvature @ move**2)  # second derivative of the prior's part
 
     def deviance(step: float) -> float:
-        rise = label_nats(fit.scores + step * move, targets) - nats
+        rise = bradley_terry_nll(fit.scores + step * move, targets) - nats
         return 2 * (rise + slope * step) + prior * step**2
 
     sd = math.sqrt(variance)

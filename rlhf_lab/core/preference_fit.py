@@ -58,7 +58,7 @@ def fit_dual(gram: Float64, targets: PreferenceTargets, ridge: float, start: Flo
     target_probs, margins, counts = _full_targets(targets)
 
     def loss(coefficients: Float64, scores: Float64) -> float:
-        return float(ridge / 2 * coefficients @ scores) + label_nats(scores, targets)
+        return float(ridge / 2 * coefficients @ scores) + bradley_terry_nll(scores, targets)
 
     coefficients = np.zeros(count) if start is None else start
     scores = gram @ coefficients
@@ -84,7 +84,7 @@ def fit_dual(gram: Float64, targets: PreferenceTargets, ridge: float, start: Flo
     return DualFit(coefficients, scores, *_derivatives(scores - margins, target_probs, counts), ridge)
 
 
-def label_nats(scores: Float64, targets: PreferenceTargets) -> float:
+def bradley_terry_nll(scores: Float64, targets: PreferenceTargets) -> float:
     """The sum of the Bradley-Terry losses at these score differences (N,), in nats."""
     target_probs, margins, counts = _full_targets(targets)
     logits = scores - margins

@@ -19,7 +19,7 @@ from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, update_vote, vote_from
 
 
 @dataclass(frozen=True)
-class DoubtedLabel:
+class UnlikelyLabel:
     """A label to which a model trained without it gave a low probability. current_choice: of the annotator's live vote, if
     any."""
 
@@ -46,7 +46,7 @@ def columns_of(table: VoteTable, source: Source) -> VoteColumns:
     )  # fmt: skip
 
 
-def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]:
+def unlikely_labels(db: Database, model: ListedRewardModel) -> list[UnlikelyLabel]:
     """The labels with which a reward model disagrees most, according to its report, the worst first."""
     probabilities = dict(model.disagreements)
     v = t.votes.c
@@ -56,7 +56,7 @@ def doubted_labels(db: Database, model: ListedRewardModel) -> list[DoubtedLabel]
         live_query = select(v.pair_id, v.annotator, v.choice).where(v.pair_id.in_(pairs), LIVE_VOTE, NOT_A_REPEAT)
         live_choices = {(row.pair_id, row.annotator): row.choice for row in conn.execute(live_query)}
     return [
-        DoubtedLabel(
+        UnlikelyLabel(
             votes[vote_id],
             pairs[votes[vote_id].pair_id],
             probability,

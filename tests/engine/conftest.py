@@ -71,7 +71,7 @@ def at(monkeypatch):
 
         wrap(update, "minibatch_backward")
         wrap(offline_updates, "_preference_backward")
-        wrap(offline_updates, "_imitation_backward")
+        wrap(offline_updates, "_sft_backward")
 
     return plan
 

@@ -17,7 +17,7 @@ from rlhf_lab.errors import ConfigError, TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import kl_budget, kl_control, run_evaluation
-from rlhf_lab.training.policy.kl_control import BudgetKL
+from rlhf_lab.training.policy.kl_control import KLBudgetWithBeta
 from rlhf_lab.training.policy.rollout import ScoredResponses
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.policy.trpo_update import NaturalGradientStep
@@ -429,7 +429,7 @@ def test_a_checkpoint_from_before_the_budget_loads(llama_folder):
         del numbers[name]
     other = budget_trainer(llama_folder)
     other.state.load_state_dict(tensors, numbers | {"beta": 0.4})
-    assert isinstance(other.state.kl_control, BudgetKL)
+    assert isinstance(other.state.kl_control, KLBudgetWithBeta)
     assert (other.state.kl_control.base, other.state.kl_control.score_unit, other.state.kl_control.best) == (
         0.4,
         None,
@@ -545,7 +545,7 @@ def test_a_value_set_by_hand_is_in_force_until_it_is_handed_back(states, kind, s
         elif action is not None:
             trainer.set_live_setting("beta", action)
             by_hand = None if action == "automatic" else action
-        in_force = state.value_in_force("beta")
+        in_force = state.current_value("beta")
         if by_hand is None:
             assert in_force == pytest.approx(expected.automatic(), rel=1e-9)
         else:

@@ -54,7 +54,7 @@ def test_fixed_kl_stays(coef):
 def test_budget_kl_by_hand():
     """Budget 4. KL 2 makes the average 1, a quarter of the budget: 1/64 of the base, which stays. KL 4.6: average 2.8, rising,
     so the base stays. KL 6.2: average 4.5; base times (4.5 / 4)^0.25. KL 1: average 2.75, falling, which lowers the base."""
-    controller = kl_control.BudgetKL(init=0.32, budget=4.0)
+    controller = kl_control.KLBudgetWithBeta(init=0.32, budget=4.0)
     assert controller.value == 0.0
     assert controller.update(2.0, 32) == pytest.approx(0.32 / 64, abs=1e-12)
     assert controller.base == 0.32
@@ -66,9 +66,9 @@ def test_budget_kl_by_hand():
 
 def test_budget_kl_far_beyond_its_budget():
     """Beyond four times the budget the wall is 64 and the base grows by 4^0.25 a step; a negative estimate counts as 0."""
-    controller = kl_control.BudgetKL(init=1.0, budget=1.0)
+    controller = kl_control.KLBudgetWithBeta(init=1.0, budget=1.0)
     assert controller.update(1000.0, 32) == pytest.approx(64 * 4**0.25, abs=1e-12)
-    other = kl_control.BudgetKL(init=1.0, budget=1.0)
+    other = kl_control.KLBudgetWithBeta(init=1.0, budget=1.0)
     assert other.update(-3.0, 32) == other.average == 0.0
 
 
@@ -77,14 +77,14 @@ def test_budget_kl_far_beyond_its_budget():
 )
 def test_updates_are_half_as_long_at_the_budget(average, length):
     """Budget 4: whole up to 2, then falling in a line to a half at 4."""
-    controller = kl_control.BudgetKL(init=0.1, budget=4.0)
+    controller = kl_control.KLBudgetWithBeta(init=0.1, budget=4.0)
     controller.average = average
     assert controller.update_length == pytest.approx(length, abs=1e-12)
 
 
 def test_while_another_coefficient_is_in_use_a_controller_only_measures():
     """Budget 4: KL 10 makes the average 5, then 7.5, 8.75; the base stays 0.1. The adaptive controller keeps its value."""
-    budget, adaptive = kl_control.BudgetKL(init=0.1, budget=4.0), kl_control.AdaptiveKL(0.2, 6.0, 1000.0)
+    budget, adaptive = kl_control.KLBudgetWithBeta(init=0.1, budget=4.0), kl_control.AdaptiveKL(0.2, 6.0, 1000.0)
     for _ in range(3):
         budget.update(10.0, 32, adapt=False)
         adaptive.update(10.0, 32, adapt=False)
@@ -97,7 +97,7 @@ def test_while_another_coefficient_is_in_use_a_controller_only_measures():
 def test_budget_kl_with_a_floor_by_hand():
     """Budget 4, floor and base 0.32. The average is 2, which adds an eighth of the base; then 4.5, which adds (4.5 / 4)^3 of
     a base that grew by (4.5 / 4)^0.25; then 2.5, from where the base would fall below the floor."""
-    controller = kl_control.BudgetKL(init=0.32, budget=4.0, floor=0.32)
+    controller = kl_control.KLBudgetWithBeta(init=0.32, budget=4.0, floor=0.32)
     assert controller.value == 0.32
     assert controller.update(4.0, 32) == pytest.approx(0.32 + 0.32 / 8, abs=1e-12)
     assert controller.update(7.0, 32) == pytest.approx(0.32 + 0.32 * 1.125**3.25, abs=1e-12)
@@ -108,7 +108,7 @@ def test_budget_kl_with_a_floor_by_hand():
 def test_budget_kl_with_a_floor_settles_below_the_budget(strength, settled):
     """A policy as in the next test. A weak reward is balanced by the floor, where strength = KL · 0.1 · (1 + (KL / 4)^3); a
     strong one is stopped at the budget."""
-    controller, sequence_kl = kl_control.BudgetKL(init=0.1, budget=4.0, floor=0.1), 0.0
+    controller, sequence_kl = kl_control.KLBudgetWithBeta(init=0.1, budget=4.0, floor=0.1), 0.0
     for _ in range(200):
         sequence_kl += 0.1 * (min(strength / controller.value, 12.0) - sequence_kl)
         controller.update(sequence_kl, 32)
@@ -118,7 +118,7 @@ def test_budget_kl_with_a_floor_settles_below_the_budget(strength, settled):
 @pytest.mark.parametrize("strength", [1.0, 30.0])
 def test_budget_kl_settles_at_the_budget(strength):
     """A policy whose KL moves towards strength / coefficient by a tenth a step: it settles at the budget for any strength."""
-    controller, sequence_kl = kl_control.BudgetKL(init=0.1, budget=4.0), 0.0
+    controller, sequence_kl = kl_control.KLBudgetWithBeta(init=0.1, budget=4.0), 0.0
     for _ in range(200):
         sequence_kl += 0.1 * (min(strength / max(controller.value, 1e-9), 12.0) - sequence_kl)
         controller.update(sequence_kl, 32)
@@ -141,16 +141,16 @@ def test_broken_policy_is_reported():
         with pytest.raises(NotFiniteError):
             kl_control.AdaptivePenalty(0.1, 0.0, 1.0).update(broken)
         with pytest.raises(NotFiniteError):
-            kl_control.BudgetKL(0.1, 4.0).update(broken, 10)
+            kl_control.KLBudgetWithBeta(0.1, 4.0).update(broken, 10)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: kl_control.BudgetKL(0.0, 4.0),
-        lambda: kl_control.BudgetKL(0.1, 0.0),
-        lambda: kl_control.BudgetKL(0.1, INF),
-        lambda: kl_control.BudgetKL(0.1, 4.0, floor=-0.1),
+        lambda: kl_control.KLBudgetWithBeta(0.0, 4.0),
+        lambda: kl_control.KLBudgetWithBeta(0.1, 0.0),
+        lambda: kl_control.KLBudgetWithBeta(0.1, INF),
+        lambda: kl_control.KLBudgetWithBeta(0.1, 4.0, floor=-0.1),
         lambda: kl_control.AdaptivePenalty(0.0, 0.0, 1.0),
         lambda: kl_control.AdaptivePenalty(1.0, 1.0, 1.0),
         lambda: kl_control.AdaptivePenalty(1.0, -0.1, 1.0),

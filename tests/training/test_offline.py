@@ -9,7 +9,7 @@ from support import tiny_models
 
 from rlhf_lab.errors import ConfigError, LabelError, TrainingError
 from rlhf_lab.training.offline.trainer import best_texts
-from rlhf_lab.training.offline.updates import imitation_update, preference_update, reference_sums
+from rlhf_lab.training.offline.updates import preference_update, reference_sums, sft_update
 from rlhf_lab.training.policy.kl_budget import OldPolicy
 from rlhf_lab.training.policy.train_state import ChosenText
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
@@ -81,7 +81,7 @@ def test_sft_follows_the_gradient_of_the_cross_entropy(gpt2_folder, unapplied):
     for size in (1, 16):
         trainer.state.config = trainer.state.config.replace(micro_batch=size)
         trainer.state.optimizer.zero_grad()
-        metrics = imitation_update(trainer.state, trainer.texts)
+        metrics = sft_update(trainer.state, trainer.texts)
         assert metrics["loss/sft_avg"] == pytest.approx(loss.item())
         for actual, exact in zip(gradients(trainer), expected, strict=True):
             torch.testing.assert_close(actual, exact, rtol=1e-7, atol=1e-10)
@@ -251,7 +251,7 @@ def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeyp
     """
     trainer = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     trainer.state.steps_done, trainer.state.kl_control.measured_kl = 4, 3.0
-    assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
+    assert trainer.state.current_value("lr") == pytest.approx(0.01 * math.sqrt(5 / 9) * 0.25)
     resumed = tiny_models.learner(gpt2_folder, "sft", kl_budget=4.0, steps=9, sample_every=3, lr=0.01)
     tensors, numbers = trainer.state.state_dict()
     resumed.state.load_state_dict(tensors, numbers)
@@ -260,7 +260,7 @@ def test_at_the_kl_budget_an_offline_method_does_not_update(gpt2_folder, monkeyp
     resumed.state.load_state_dict(tensors, numbers)  # a checkpoint of an earlier version
     assert resumed.state.kl_control.measured_kl == 0.0
     trainer.state.kl_control.measured_kl = -1.0  # k1 of few responses may be negative, but not the KL
-    assert trainer.state.value_in_force("lr") == pytest.approx(0.01 * math.sqrt(5 / 9))
+    assert trainer.state.current_value("lr") == pytest.approx(0.01 * math.sqrt(5 / 9))
     trainer.state.kl_control.measured_kl = 5.0
     before = tiny_models.weights(trainer)
     monkeypatch.setattr(

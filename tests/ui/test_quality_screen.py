@@ -1,4 +1,4 @@
-"""Section "Quality of the labels" without a browser: agreement, training on selected annotators, doubtful labels."""
+"""Section "Quality of the labels" without a browser: agreement, training on selected annotators, unlikely labels."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def figures(screen, **query):
 
 def test_a_project_without_votes(screen):
     state = figures(screen)
-    assert (state["votes"], state["alpha"], state["people"], state["reward_models"], state["doubtful_labels"]) == (
+    assert (state["votes"], state["alpha"], state["people"], state["reward_models"], state["unlikely_labels"]) == (
         0,
         None,
         [],
@@ -121,28 +121,28 @@ def model(ctx, **report):
     return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot)
 
 
-def test_doubtful_labels_are_listed_and_can_be_set_aside(ctx, screen, three):
+def test_unlikely_labels_are_listed_and_can_be_set_aside(ctx, screen, three):
     row = model(ctx, disagreements=[{"index": 8, "probability": 0.04}, {"index": 1, "probability": 0.2}])
-    doubtful = figures(screen)["doubtful_labels"]
-    assert (doubtful["reward_model_id"], [(label["annotator"], label["probability"]) for label in doubtful["labels"]]) == (
+    unlikely = figures(screen)["unlikely_labels"]
+    assert (unlikely["reward_model_id"], [(label["annotator"], label["probability"]) for label in unlikely["labels"]]) == (
         row.id, [("cy", 0.04), ("ann", 0.2)],
     )  # fmt: skip
-    worst = doubtful["labels"][0]
+    worst = unlikely["labels"][0]
     assert (worst["vote_id"], worst["choice"], worst["is_set_aside"]) == (row.snapshot.vote_ids[8], "first", False)
     assert screen.ask_again({"vote_id": worst["vote_id"]}).endswith("will see the pair again.")
-    again = figures(screen)["doubtful_labels"]["labels"]
+    again = figures(screen)["unlikely_labels"]["labels"]
     assert [label["is_set_aside"] for label in again] == [True, False]
     assert "changed or undone" in screen.ask_again({"vote_id": worst["vote_id"]})["error"]
 
 
-def test_doubtful_labels_of_people_include_none_of_a_judge(ctx, screen, three):
+def test_unlikely_labels_of_people_include_none_of_a_judge(ctx, screen, three):
     assert label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
     snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     report = {"disagreements": [{"index": 0, "probability": 0.1}]}
     judged = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot)
-    assert figures(screen, source="human")["doubtful_labels"] is None
-    doubtful = figures(screen, source="simulated")["doubtful_labels"]
-    assert (doubtful["reward_model_id"], [label["annotator"] for label in doubtful["labels"]]) == (
+    assert figures(screen, source="human")["unlikely_labels"] is None
+    unlikely = figures(screen, source="simulated")["unlikely_labels"]
+    assert (unlikely["reward_model_id"], [label["annotator"] for label in unlikely["labels"]]) == (
         judged.id,
         ["judge:cheerful"],
     )

@@ -26,14 +26,14 @@ from rlhf_lab.training.label_tokens import same_tokens_error
 from rlhf_lab.training.offline.updates import (
     LabelPair,
     encode_labels,
-    imitation_update,
     preference_update,
     reference_sums,
+    sft_update,
 )
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy.batching import prompt_indices, shuffled_indices
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_scores
-from rlhf_lab.training.policy.kl_budget import OldPolicy, limit_update, rounding_kl
+from rlhf_lab.training.policy.kl_budget import OldPolicy, limit_update, rounding_error_kl
 from rlhf_lab.training.policy.metrics import peak_memory, reset_peak_memory
 from rlhf_lab.training.policy.rollout import ScoredResponses, map_responses, score_responses
 from rlhf_lab.training.policy.train_state import ChosenText
@@ -99,7 +99,7 @@ class OfflineTrainer(PolicyTrainer):
         if config.spec.learns_from == "best_samples" and state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
         update_start = time.monotonic()
-        metrics |= {"lr": state.value_in_force("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
+        metrics |= {"lr": state.current_value("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
         set_lr(state.optimizer, metrics["lr"])
         metrics |= self.update_on_texts() if measured is None else self.limited_update(measured)
         check_finite(metrics, step)
@@ -118,7 +118,7 @@ class OfflineTrainer(PolicyTrainer):
         """`update_on_texts`; with a KL budget, the KL of the update is measured on responses of the old policy and limited."""
         state = self.state
         start = [parameter.detach().clone() for parameter in self.adapters.parameters(state.policy.adapter)]
-        return self.update_on_texts() | limit_update(state, old, start, rounding_kl(state, old, start))
+        return self.update_on_texts() | limit_update(state, old, start, rounding_error_kl(state, old, start))
 
     def update_on_texts(self) -> dict[str, float]:
         """One update on the step's pairs or texts. Raises TrainingError for a loss of rollouts."""
@@ -145,7 +145,7 @@ class OfflineTrainer(PolicyTrainer):
             case "likelihood":
                 is_weighted = config.spec.learns_from == "labels"
                 weights = [self.text_weights[i] for i in indices] if is_weighted else None
-                return imitation_update(state, [texts[i] for i in indices], weights)
+                return sft_update(state, [texts[i] for i in indices], weights)
             case "ratio" | "ratio_and_penalty" | "log_probability":
                 raise TrainingError(f"{config.algorithm} learns from rollouts, not from fixed texts.")
 

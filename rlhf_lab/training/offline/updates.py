@@ -69,7 +69,7 @@ def preference_update(state: TrainState, pairs: Sequence[LabelPair], reference: 
     the weights of these pairs, so that a weight has the same effect beside any other labels. The reward metrics are unweighted
     means over the decided pairs, and are left out if there are none.
     """
-    config, beta = state.config, state.value_in_force("beta")
+    config, beta = state.config, state.current_value("beta")
     losses, margins, rewards = [], [], []
     for indices in _micro_batches([pair.tokens for pair in pairs], max(1, config.micro_batch // 2)):
         state.on_progress()
@@ -109,7 +109,7 @@ def _preference_backward(
     for weight in sorted({pair.weight for pair in pairs}):  # a mean over each group of equal weights
         rows = [i for i, pair in enumerate(pairs) if pair.weight == weight]
         mean_loss = direct_preference_loss(
-            *log_ratios[rows].unbind(1), beta=state.value_in_force("beta"), kind=config.dpo_loss,
+            *log_ratios[rows].unbind(1), beta=state.current_value("beta"), kind=config.dpo_loss,
             label_smoothing=config.label_smoothing, tie=tie[rows],
         )  # fmt: skip
         losses.append(mean_loss * (weight * len(rows) / pair_count))
@@ -118,7 +118,7 @@ def _preference_backward(
     return loss.detach(), log_ratios.detach()
 
 
-def imitation_update(
+def sft_update(
     state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float] | None = None
 ) -> dict[str, float]:
     """One update by supervised fine-tuning: the mean over all response tokens of their weighted cross-entropy; returns the
@@ -132,15 +132,13 @@ def imitation_update(
     for indices in _micro_batches(lengths, state.config.micro_batch):
         state.on_progress()
         chunk, chunk_weights = [texts[i] for i in indices], [weights[i] for i in indices]
-        losses.append(_imitation_backward(state, chunk, chunk_weights, token_count))
+        losses.append(_sft_backward(state, chunk, chunk_weights, token_count))
     total = torch.stack(losses).sum()
     grad_norm = apply_gradient(state, lambda: _non_finite("loss/sft_avg", total))
     return {"loss/sft_avg": float(total), "grad_norm": float(grad_norm)}
 
 
-def _imitation_backward(
-    state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float], token_count: int
-) -> Tensor:
+def _sft_backward(state: TrainState, texts: Sequence[ChosenText], weights: Sequence[float], token_count: int) -> Tensor:
     """Accumulate the gradient of a micro-batch; returns its share of the loss. token_count: of the whole update."""
     batch = make_batch(state.policy.backbone, [text.prompt for text in texts], [text.response for text in texts])
     sums = _response_sums(state.policy, batch, state.config.temperature)

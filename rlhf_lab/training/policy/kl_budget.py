@@ -40,14 +40,14 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
     """Scale the policy's change since `start` back until its KL is within the limit, and adapt the learning rate, unless a
     person has set it. Returns metrics: KL(old || new), and the fraction of the change that is left; none if there is no limit.
 
-    start: the policy adapter's parameters before the updates of the step. rounding: `rounding_kl` of these updates.
+    start: the policy adapter's parameters before the updates of the step. rounding: `rounding_error_kl` of these updates.
     """
     control, limit = state.kl_control, state.kl_control.max_update_kl
     if not control.has_budget:
         return {}
     parameters = state.policy.adapters.parameters(state.policy.adapter)
     end = [parameter.detach().clone() for parameter in parameters]
-    kl = first_kl = without_rounding(update_kl(state, old), rounding)
+    kl = first_kl = kl_minus_rounding(update_kl(state, old), rounding)
     fraction = 1.0
     for attempt in range(MAX_ATTEMPTS + 1):
         if kl <= limit:
@@ -55,7 +55,7 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
         shrink = 0.9 * math.sqrt(limit / kl) if math.isfinite(kl) else 0.0
         fraction = fraction * min(0.9, max(0.1, shrink)) if attempt < MAX_ATTEMPTS else 0.0
         set_between(parameters, start, end, fraction)
-        kl = without_rounding(update_kl(state, old), rounding) if fraction else 0.0
+        kl = kl_minus_rounding(update_kl(state, old), rounding) if fraction else 0.0
     target, measurable = control.target_update_kl * state.lr_multiplier() ** 2, ROUNDING_ERROR * rounding
     # If the target is 0, or neither KL can be distinguished from 0, the measurement carries no information.
     factor = (
@@ -68,12 +68,12 @@ def limit_update(state: TrainState, old: OldPolicy, start: Sequence[Tensor], rou
     return {"policy/update_kl": kl, "policy/update_fraction": fraction}
 
 
-def without_rounding(kl: float, rounding: float) -> float:
+def kl_minus_rounding(kl: float, rounding: float) -> float:
     """A measured KL minus the part due to rounding, at least 0; NaN stays NaN."""
     return kl if math.isnan(kl) else max(0.0, kl - rounding)
 
 
-def rounding_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
+def rounding_error_kl(state: TrainState, old: OldPolicy, start: Sequence[Tensor]) -> float:
     """What rounding alone adds to `update_kl`, nats per response; 0 in full precision, or if nothing measures updates. Measured
     again at steps divisible by ROUNDING_EVERY.
 

@@ -194,7 +194,7 @@ class KLBudget(KLControl):
         self.update_fraction = float(numbers.get("update_fraction", 1.0))
 
 
-class BudgetKL(KLBudget):
+class KLBudgetWithBeta(KLBudget):
     """Keeps the KL per sequence within a budget by beta, too. State: `base` and `average`.
 
     value = floor + base * (average / budget)^3, where average is an exponential average of the measured KL: a few dozen
@@ -226,7 +226,7 @@ class BudgetKL(KLBudget):
 
     @property
     def value(self) -> float:
-        return self.floor + self.base * self._wall()
+        return self.floor + self.base * self._barrier()
 
     @property
     def update_length(self) -> float:
@@ -237,7 +237,7 @@ class BudgetKL(KLBudget):
         closeness = min(1.0, max(0.0, 2.0 * self.average / self.budget - 1.0))
         return 1.0 + closeness * (self.SETTLED_LENGTH - 1.0)
 
-    def _wall(self) -> float:
+    def _barrier(self) -> float:
         return float(min(self.average / self.budget, self.MAX_RATIO) ** self.EXPONENT)
 
     def update(self, sequence_kl: float, n: int, *, adapt: bool = True) -> float:  # noqa: ARG002  of the interface
@@ -301,7 +301,9 @@ def make_kl_control(config: PolicyConfig) -> KLControl:
     if spec.budget is not None and config.is_offline:
         return KLBudget(config.beta, spec.budget)
     if spec.budget is not None:
-        return BudgetKL(config.beta, spec.budget, floor=config.beta if config.kl_budget_role == "limit" else 0.0)
+        return KLBudgetWithBeta(
+            config.beta, spec.budget, floor=config.beta if config.kl_budget_role == "limit" else 0.0
+        )
     if spec.adapts:
         return AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
     return KLControl(config.beta)

@@ -50,7 +50,7 @@ class TrainState:
 
     parameters: everything that is trained. kl_control: of beta, and what a KL budget measures. penalty_controller: of the
     coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
-    `value_in_force`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
+    `current_value`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
     ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose.
     """
@@ -105,16 +105,16 @@ class TrainState:
     def coefficients(self) -> AdaptiveCoefficients:
         """The loss coefficients that the controllers adapt."""
         penalty_coef = self.penalty_controller.value if self.penalty_controller is not None else 0.0
-        return AdaptiveCoefficients(self.value_in_force("beta"), penalty_coef)
+        return AdaptiveCoefficients(self.current_value("beta"), penalty_coef)
 
     def minibatches(self, epoch: int, batch: Batch) -> Iterator[list[Tensor]]:
         """The minibatches of an epoch of the next step, each a list of micro-batches (row indices) of all processes."""
         return batching.minibatches(self.steps_done, epoch, batch, self.config, self.distributed.world_size)
 
-    def value_in_force(self, name: str) -> float:
+    def current_value(self, name: str) -> float:
         """beta or lr of the next step: the value that a person has set, otherwise what controller and schedule compute.
 
-        What controllers adapt stands still while a person's value is in force, because the measured KL is due to that value.
+        What controllers adapt stands still while a person's value is used, because the measured KL is due to that value.
         Handed back ("automatic"), they go on from their own last state.
         """
         if name in self.set_by_hand:

@@ -310,7 +310,7 @@ class PolicyTrainer:
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update
         scored_time, response_count = time.monotonic(), len(scores)
-        beta, lr = state.value_in_force("beta"), state.value_in_force("lr")
+        beta, lr = state.current_value("beta"), state.current_value("lr")
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
         metrics |= scored.term_metrics()
@@ -372,7 +372,7 @@ class PolicyTrainer:
         )  # fmt: skip
         if sampler_logprobs is not None:
             evaluated = evaluated.with_sampler_logprobs(sampler_logprobs)
-        return build_rollout(evaluated, state.value_in_force("beta"), config, score_scale)
+        return build_rollout(evaluated, state.current_value("beta"), config, score_scale)
 
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:
         """All updates of one step."""

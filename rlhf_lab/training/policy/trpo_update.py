@@ -16,7 +16,7 @@ from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
 from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.training.policy.invariants import check_first_ratio
-from rlhf_lab.training.policy.kl_budget import ROUNDING_SHARE, without_rounding
+from rlhf_lab.training.policy.kl_budget import ROUNDING_SHARE, kl_minus_rounding
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
 from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
@@ -66,7 +66,7 @@ class NaturalGradientStep:
             self.set_parameters(initial, step, fraction)
             trial_stats = UpdateStats()
             new_loss, kl = self.evaluate_surrogate(old_states, trial_stats)
-            return loss - new_loss, without_rounding(kl, rounding)
+            return loss - new_loss, kl_minus_rounding(kl, rounding)
 
         if dtype in HALF_DTYPES:
             kl = evaluate(ROUNDING_SHARE)[1]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlhf_lab.core.policy_losses import token_mean, total_loss
 from rlhf_lab.training.policy.invariants import check_first_ratio, raise_not_finite
-from rlhf_lab.training.policy.kl_budget import OldPolicy, limit_update, rounding_kl, update_kl, without_rounding
+from rlhf_lab.training.policy.kl_budget import OldPolicy, kl_minus_rounding, limit_update, rounding_error_kl, update_kl
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import (
     LossDenominators,
@@ -46,12 +46,12 @@ def gradient_update(state: TrainState, rollout: Rollout) -> UpdateStats:
         if config.target_kl is not None and stats.approx_kl_since(first_update) > config.target_kl:
             break
     old = OldPolicy(rollout.batch, rollout.old_logprobs)
-    rounding = rounding_kl(state, old, start)
+    rounding = rounding_error_kl(state, old, start)
     stats.extra_metrics |= limit_update(state, old, start, rounding)
     if state.penalty_controller is not None:
         responses, tokens = len(rollout.scores), int(rollout.batch.lengths[:, 1].sum())
         stats.extra_metrics |= {
-            "policy/step_kl": without_rounding(update_kl(state, old), rounding) * responses / tokens,
+            "policy/step_kl": kl_minus_rounding(update_kl(state, old), rounding) * responses / tokens,
             "policy/penalty_coef": state.penalty_controller.value,
         }
         state.penalty_controller.update(stats.extra_metrics["policy/step_kl"])

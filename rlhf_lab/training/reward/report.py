@@ -150,10 +150,10 @@ def log_losses(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comp
     """Nats of each held-out label: -log p, and for a tie the mean of both sides."""
     losses = []
     for prediction in held_out:
-        label_nats, other_nats = (
+        bradley_terry_nll, other_nats = (
             -math.log(max(p, 1e-12)) for p in (prediction.probability, 1 - prediction.probability)
         )
-        losses.append((label_nats + other_nats) / 2 if comparisons[prediction.index].tie else label_nats)
+        losses.append((bradley_terry_nll + other_nats) / 2 if comparisons[prediction.index].tie else bradley_terry_nll)
     return losses
 
 

@@ -83,31 +83,32 @@ class Diagnosis(NamedTuple):
 class Finding(NamedTuple):
     """The result of a rule for one curve, before it is compared with the others.
 
-    restrains: it advises to move the policy less (lower lr, raise beta, stop). if_restrained: the message without its advice to
-    move the policy more, which is used if another finding restrains; None if it has no such advice.
+    advises_smaller_steps: it advises to move the policy less (lower lr, raise beta, stop). message_without_advice: the message
+    without its advice to move the policy more, which is used if another finding advises smaller steps; None if it has no such
+    advice.
     """
 
     level: Level
     message: str
-    restrains: bool = False
-    if_restrained: str | None = None
+    advises_smaller_steps: bool = False
+    message_without_advice: str | None = None
 
     def with_note(self, note: str) -> "Finding":
-        restrained = None if self.if_restrained is None else self.if_restrained + note
-        return self._replace(message=self.message + note, if_restrained=restrained)
+        without = None if self.message_without_advice is None else self.message_without_advice + note
+        return self._replace(message=self.message + note, message_without_advice=without)
 
 
 class CurveTrends(dict[str, Trend]):
     """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS.
 
-    control: of the KL. steered: the settings that the run adapts to keep a KL budget. set_by_hand: the adapted settings that a
-    person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing. has_negative_kl:
-    the curve of the KL has points below 0.
+    control: of the KL. adapted_settings: the settings that the run adapts to keep a KL budget. set_by_hand: the adapted settings
+    that a person has set. reward_parts: the summands of the reward, in its own windows; empty if a curve is missing.
+    has_negative_kl: the curve of the KL has points below 0.
     """
 
     recent_changes: Sequence[SettingChange] = ()
     control: KLControlSpec = FIXED_BETA
-    steered: Collection[str] = ()
+    adapted_settings: Collection[str] = ()
     set_by_hand: Collection[str] = ()
     reward_parts: Sequence[RewardPart] = ()
     has_negative_kl = False
@@ -117,9 +118,11 @@ class CurveTrends(dict[str, Trend]):
         """The KL above which the policy is far from the base model."""
         return KL_HIGH if self.control.budget is None else KL_BUDGET_FAR * self.control.budget
 
-    def to_move_less(self, advice: str) -> str:
+    def advice_for_smaller_steps(self, advice: str) -> str:
         """The advice, or a statement of what the KL budget does automatically."""
-        actions = [text for name, text in (("lr", "lowers lr"), ("beta", "raises beta")) if name in self.steered]
+        actions = [
+            text for name, text in (("lr", "lowers lr"), ("beta", "raises beta")) if name in self.adapted_settings
+        ]
         return f"the KL budget {' and '.join(actions)} automatically" if actions else advice
 
 
@@ -137,7 +140,7 @@ def diagnose(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
-    trends.control, trends.steered = control, set(control.keeps_budget_by) - set(set_by_hand)
+    trends.control, trends.adapted_settings = control, set(control.settings_adapted_to_budget) - set(set_by_hand)
     trends.set_by_hand, trends.reward_parts = set_by_hand, reward_parts(curves, missing_eos_penalty)
     trends.has_negative_kl = any(value < KL_NEGATIVE for _, value in curves.get("objective/kl", ()))
     trends.recent_changes = [
@@ -155,12 +158,16 @@ def diagnose(
             findings[name] = rule(trends[name], trends)
         else:
             message = f"NaN since step {first_lost_step}: stop, lower lr, and start or resume."
-            findings[name] = Finding(Level.ALERT, message, restrains=True)
+            findings[name] = Finding(Level.ALERT, message, advises_smaller_steps=True)
     replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
     is_restrained = _is_restrained(findings.values(), trends)
     diagnoses: dict[str, Diagnosis] = {}
     for name, finding in findings.items():
-        message = finding.message if finding.if_restrained is None or not is_restrained else finding.if_restrained
+        message = (
+            finding.message
+            if finding.message_without_advice is None or not is_restrained
+            else finding.message_without_advice
+        )
         for phrase, replacement in replacements:
             message = message.replace(phrase, replacement)
         diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
@@ -184,8 +191,8 @@ def _is_restrained(findings: Iterable[Finding], trends: CurveTrends) -> bool:
     budget decides how much it moves and beta is not set by hand."""
     kl = trends.get("objective/kl")
     return (
-        (bool(trends.steered) and "beta" not in trends.set_by_hand)
-        or any(finding.restrains for finding in findings)
+        (bool(trends.adapted_settings) and "beta" not in trends.set_by_hand)
+        or any(finding.advises_smaller_steps for finding in findings)
         or (kl is not None and kl.current > KL_HEALTHY)
     )
 
@@ -206,7 +213,7 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.INFO,
             f"{text}: stop here, or start with a higher score_clip.",
-            if_restrained=f"{text}: stop here.",
+            message_without_advice=f"{text}: stop here.",
         )
     finding = _unclipped_score(text, score, trends)
     if clip_share < MANY_CLIPPED:
@@ -230,7 +237,7 @@ def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.WARN,
             f"{text}: raise lr, lower beta, or label more pairs.",
-            if_restrained=f"{text}: label more pairs.",
+            message_without_advice=f"{text}: label more pairs.",
         )
     return Finding(Level.INFO, f"{text}: too early to say.")
 
@@ -245,8 +252,8 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     ]
     if not causes:
         if _has_large_updates(trends):
-            advice = trends.to_move_less("lower lr")
-            return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", restrains=True)
+            advice = trends.advice_for_smaller_steps("lower lr")
+            return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", advises_smaller_steps=True)
         return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     if cause.old is None:
@@ -258,7 +265,9 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
     if cause.new < cause.old:
         return Finding(Level.INFO, f"{prefix} since {change_text}: wait a few steps.")
     if cause.name == "lr":
-        return Finding(Level.WARN, f"{prefix}, probably because {change_text}: set it back.", restrains=True)
+        return Finding(
+            Level.WARN, f"{prefix}, probably because {change_text}: set it back.", advises_smaller_steps=True
+        )
     return Finding(
         Level.INFO,
         f"{prefix}, probably because {change_text}: a higher beta keeps the policy closer to the base model.",
@@ -292,10 +301,10 @@ def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], fl
     part = min(parts, key=lambda part: amount(part.trend))
     text = f"{text}: mostly {part.name} ({amount(part.trend):+z.2f})"
     # The score's own caption warns, and a budget is kept by raising beta.
-    is_usual = part.name == "the score" or (part.name == "the KL penalty" and "beta" in trends.steered)
+    is_usual = part.name == "the score" or (part.name == "the KL penalty" and "beta" in trends.adapted_settings)
     message = f"{text}; {part.advice}." if part.advice else f"{text}."
-    if_restrained = f"{text}." if part.name == "the KL penalty" else None
-    return Finding(Level.INFO if is_usual else Level.WARN, message, if_restrained=if_restrained)
+    message_without_advice = f"{text}." if part.name == "the KL penalty" else None
+    return Finding(Level.INFO if is_usual else Level.WARN, message, message_without_advice=message_without_advice)
 
 
 def _kl(kl: Trend, trends: CurveTrends) -> Finding:
@@ -316,20 +325,20 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
             Level.ALERT,
             f"{text}, while gold does not rise: the policy probably exploits the reward "
             f"model; {control.less_kl_or_stop}.",
-            restrains=True,
+            advises_smaller_steps=True,
         )
     if kl.current > KL_HIGH:
         return Finding(
             Level.ALERT,
             f"{text}: far from the base model; {control.less_kl_now}.",
-            restrains=True,
+            advises_smaller_steps=True,
         )
     if rising and kl.change > KL_FAST:
-        advice = trends.to_move_less("raise beta or lower lr")
+        advice = trends.advice_for_smaller_steps("raise beta or lower lr")
         return Finding(
             Level.WARN,
             f"Mean KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; {advice}.",
-            restrains=True,
+            advises_smaller_steps=True,
         )
     if kl.current > KL_HEALTHY:
         return Finding(Level.WARN, f"{text}: above the usual {KL_HEALTHY:.0f}; read the samples.")
@@ -341,7 +350,9 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
     unmoved = max(KL_UNMOVED, KL_UNMOVED_SHARE * (budget or 0.0))
     if kl.num_points >= PATIENCE_STEPS and kl.current < unmoved and (score is None or score.gain < SCORE_LEARNED):
         text = f"Mean KL {kl.current:.2f}: the policy has hardly moved"
-        return Finding(Level.WARN, f"{text}; {control.more_kl}.", if_restrained=f"{text}." if budget is None else None)
+        return Finding(
+            Level.WARN, f"{text}; {control.more_kl}.", message_without_advice=f"{text}." if budget is None else None
+        )
     if budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
         return Finding(Level.GOOD, f"{text}: below the budget of {budget:g}.")
     if kl.current > KL_NEAR:
@@ -355,19 +366,19 @@ def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
     """The finding for a KL that has reached or exceeded the budget."""
     if kl.current > KL_BUDGET_FAR * budget:
         text = f"Mean KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
-        return Finding(Level.ALERT, text, restrains=True)
+        return Finding(Level.ALERT, text, advises_smaller_steps=True)
     if kl.current > KL_BUDGET_TOLERANCE * budget:
         return Finding(
             Level.WARN,
             f"Mean KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
-            restrains="beta" not in trends.steered,
+            advises_smaller_steps="beta" not in trends.adapted_settings,
         )
     return Finding(Level.GOOD, f"Mean KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
 
 
 def _budget_outlook(trends: CurveTrends) -> str:
     """What happens to a KL above the budget."""
-    if "beta" in trends.steered:
+    if "beta" in trends.adapted_settings:
         return "beta rises until the KL is back at the budget."
     name, verb = ("beta", "rise: raise") if "beta" in trends.set_by_hand else ("lr", "fall: lower")
     if name in trends.set_by_hand:
@@ -379,11 +390,15 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * clip.current:.{0 if clip.current > 0.1 else 1}f} % of tokens clipped"
     if clip.current > CLIP_ALERT:
         return Finding(
-            Level.ALERT, f"{share}: updates far too large; {trends.to_move_less('lower lr')}.", restrains=True
+            Level.ALERT,
+            f"{share}: updates far too large; {trends.advice_for_smaller_steps('lower lr')}.",
+            advises_smaller_steps=True,
         )
     if clip.current > CLIP_HIGH:
         return Finding(
-            Level.WARN, f"{share}: updates are large; {trends.to_move_less('lower lr or epochs')}.", restrains=True
+            Level.WARN,
+            f"{share}: updates are large; {trends.advice_for_smaller_steps('lower lr or epochs')}.",
+            advises_smaller_steps=True,
         )
     if _has_large_updates(trends):
         return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
@@ -434,7 +449,7 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
             Level.ALERT,
             f"Mean entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: all texts are nearly the same; "
             f"{trends.control.less_kl}.",
-            restrains=True,
+            advises_smaller_steps=True,
         )
     if share < ENTROPY_LOW:
         return Finding(
@@ -467,7 +482,7 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
             Level.ALERT,
             f"Mean gold {gold.current:z.2f}, {gold.best:z.2f} at its highest, while the score rose: over-optimisation; "
             f"stop or {trends.control.less_kl}.",
-            restrains=True,
+            advises_smaller_steps=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
         return Finding(Level.WARN, f"{text}: below its best, {gold.best:z.2f}.")
@@ -487,7 +502,7 @@ def _margin(margin: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.INFO, f"{text}: too early to say.")
     if margin.current <= 0:
         text += ": the policy does not prefer the chosen texts; label more pairs"
-        return Finding(Level.WARN, f"{text}, or raise lr.", if_restrained=f"{text}.")
+        return Finding(Level.WARN, f"{text}, or raise lr.", message_without_advice=f"{text}.")
     comparison = margin.compared(LOSS_STEADY, f"{margin.gain:+z.2f}")
     return Finding(Level.GOOD, f"{text}, {comparison}: chosen texts became more likely than rejected ones.")
 
@@ -511,7 +526,9 @@ def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.INFO, f"Mean loss {loss.current:.3f}: too early to say.")
     text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}')}"
     if loss.is_rising(threshold):
-        return Finding(Level.WARN, f"{text}: {trends.to_move_less('lower lr')}.", restrains=True)
+        return Finding(
+            Level.WARN, f"{text}: {trends.advice_for_smaller_steps('lower lr')}.", advises_smaller_steps=True
+        )
     return Finding(Level.GOOD, f"{text}.")
 
 
@@ -520,8 +537,8 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
         return Finding(
             Level.WARN,
             f"Mean ratio {ratio.current:.2f}: the policy changes much within a step; "
-            f"{trends.to_move_less('lower lr or epochs')}.",
-            restrains=True,
+            f"{trends.advice_for_smaller_steps('lower lr or epochs')}.",
+            advises_smaller_steps=True,
         )
     return Finding(Level.GOOD, f"Mean ratio {ratio.current:.3f}.")
 

@@ -70,7 +70,7 @@ class SelfChecks(TypedDict):
 
 
 class RunState(TypedDict):
-    """What changes from step to step. beta, lr: the number last set, even if it is not in force yet, or that of the config.
+    """What changes from step to step. beta, lr: the number last set, even if no step has used it yet, or that of the config.
     set_by_hand: the adapted settings that were set to a number and not handed back since."""
 
     id: int
@@ -148,7 +148,7 @@ def current_state(view: RunView, in_use: Mapping[str, float]) -> RunState:
         for name, value in numbers.items()
         # Runs of version 0.2.0 went on adapting a value that had been set.
         if name in adapted_settings(run.config)
-        and (not _is_in_force(requested[name], run.step) or math.isclose(in_use.get(name, value), value, rel_tol=1e-4))
+        and (not _is_current(requested[name], run.step) or math.isclose(in_use.get(name, value), value, rel_tol=1e-4))
     ]
     return {
         "id": run.id, "status": run.status, "step": run.step, "total_steps": run.total_steps,
@@ -157,8 +157,8 @@ def current_state(view: RunView, in_use: Mapping[str, float]) -> RunState:
     }  # fmt: skip
 
 
-def _is_in_force(event: RunEvent, step: int) -> bool:
-    """Whether a change was in force at the newest step."""
+def _is_current(event: RunEvent, step: int) -> bool:
+    """Whether the newest step used a change."""
     return event.applied_step is not None and event.applied_step < step
 
 

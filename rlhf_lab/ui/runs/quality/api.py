@@ -1,4 +1,4 @@
-"""Part "Quality of the labels": agreement and consistency of annotators, training on a selection of them, doubtful labels."""
+"""Part "Quality of the labels": agreement and consistency of annotators, training on a selection of them, unlikely labels."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from rlhf_lab.quality.agreement import (
     pairwise_agreement,
     quality_over_time,
 )
-from rlhf_lab.quality.queries import columns_of, doubted_labels, request_new_vote, vote_columns
+from rlhf_lab.quality.queries import columns_of, request_new_vote, unlikely_labels, vote_columns
 from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, newest_listed
 from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.context import Context
@@ -114,7 +114,7 @@ class TrainedOn(TypedDict):
     high: float | None
 
 
-class DoubtfulLabel(TypedDict):
+class UnlikelyLabel(TypedDict):
     """probability: that a model trained without this label gives it. is_set_aside: the vote does not count any more."""
 
     vote_id: int
@@ -127,17 +127,17 @@ class DoubtfulLabel(TypedDict):
     is_set_aside: bool
 
 
-class DoubtfulLabels(TypedDict):
+class UnlikelyLabels(TypedDict):
     reward_model_id: int
-    labels: list[DoubtfulLabel]
+    labels: list[UnlikelyLabel]
 
 
 class QualityFigures(AgreementStats):
-    """The votes of one source. doubtful_labels: None without a reward model of this source."""
+    """The votes of one source. unlikely_labels: None without a reward model of this source."""
 
     source: Source
     reward_models: list[TrainedOn]
-    doubtful_labels: DoubtfulLabels | None
+    unlikely_labels: UnlikelyLabels | None
     is_training: bool
     project: int
 
@@ -166,7 +166,7 @@ def state(ctx: Context, query: QualityQuery) -> QualityView:
             **stats,
             "source": source,
             "reward_models": [trained_on(row) for row in list_reward_models(ctx.db, project_id)[:MAX_MODELS]],
-            "doubtful_labels": doubtful_labels(ctx, source, query.annotator),
+            "unlikely_labels": unlikely_labels_view(ctx, source, query.annotator),
             "is_training": is_training(ctx),
             "project": project_id,
         },
@@ -226,21 +226,21 @@ def trained_on(row: ListedRewardModel) -> TrainedOn:
     }  # fmt: skip
 
 
-def doubtful_labels(ctx: Context, source: Source, annotator: str | None) -> DoubtfulLabels | None:
+def unlikely_labels_view(ctx: Context, source: Source, annotator: str | None) -> UnlikelyLabels | None:
     """The labels of a source that its newest reward model finds least likely, of those that the visitor may see; None without a
     reward model. annotator: the name that the visitor's page sends."""
     row = newest_listed(ctx.db, ctx.project.id, source)
     if row is None:
         return None
     visible = visible_votes(ctx, (vote_id for vote_id, _ in row.disagreements), annotator)
-    labels: list[DoubtfulLabel] = [
+    labels: list[UnlikelyLabel] = [
         {
             "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice,
             "probability": round(label.probability, 3), "turns": turns_of_prompt(label.pair.prompt.text),
             "first": label.pair.first.text, "second": label.pair.second.text,
             "is_set_aside": label.current_choice is None,
         }
-        for label in doubted_labels(ctx.db, row)
+        for label in unlikely_labels(ctx.db, row)
         if label.vote.id in visible
     ]  # fmt: skip
     return {"reward_model_id": row.id, "labels": labels}

@@ -1,5 +1,5 @@
 // @ts-check
-// Section "Quality of the labels": agreement, annotators, weights for the next reward model, doubtful labels.
+// Section "Quality of the labels": agreement, annotators, weights for the next reward model, unlikely labels.
 import { requests } from '../../shared/api.js';
 import { actionButton, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
 import { showOutcome, sparkline, textView } from '../../shared/dom.js';
@@ -48,11 +48,11 @@ class Quality {
     </section>`;
     this.annotators = html`<section class="lab-card crowd" aria-label="annotators" hidden></section>`;
     this.models = html`<section class="lab-card models" aria-label="reward models" hidden></section>`;
-    this.doubts = html`<section class="lab-card again" aria-label="labels to check again" hidden></section>`;
+    this.unlikely = html`<section class="lab-card again" aria-label="labels to check again" hidden></section>`;
   }
 
   start() {
-    this.root.append(this.notice, this.agreement, this.annotators, this.models, this.doubts);
+    this.root.append(this.notice, this.agreement, this.annotators, this.models, this.unlikely);
     poll(this.root, () => this.update(), POLL_MS);
   }
 
@@ -65,7 +65,7 @@ class Quality {
       keepFocus(this.root, () => this.draw());
       return;
     }
-    for (const card of [this.annotators, this.models, this.doubts]) card.hidden = true;
+    for (const card of [this.annotators, this.models, this.unlikely]) card.hidden = true;
     this.agreement.replaceChildren(html`<p class="muted">${reply.closed_text}</p>`);
   }
 
@@ -80,7 +80,7 @@ class Quality {
   }
 
   draw() {
-    const { agreement, models, doubts, figures } = this;
+    const { agreement, models, unlikely, figures } = this;
     const setSource = (event) => {
       this.source = event.target.value;
       this.weights.clear();
@@ -96,8 +96,8 @@ class Quality {
     this.drawAnnotators();
     models.hidden = !figures.reward_models.length;
     models.replaceChildren(modelsView(figures.reward_models));
-    doubts.hidden = !figures.doubtful_labels?.labels.length;
-    doubts.replaceChildren(doubts.hidden ? '' : this.doubtsView());
+    unlikely.hidden = !figures.unlikely_labels?.labels.length;
+    unlikely.replaceChildren(unlikely.hidden ? '' : this.unlikelyLabelsView());
   }
 
   drawAnnotators() {
@@ -184,19 +184,19 @@ class Quality {
     );
   }
 
-  doubtsView() {
-    const { source, doubtful_labels: doubts } = this.figures;
+  unlikelyLabelsView() {
+    const { source, unlikely_labels: unlikely } = this.figures;
     const explanation =
-      `Labels that reward model ${doubts.reward_model_id} finds least likely, without training on them. Some are ` +
+      `Labels that reward model ${unlikely.reward_model_id} finds least likely, without training on them. Some are ` +
       'mistakes of annotators, some are errors of the model.';
     return html`<div class="lab-row">
         <h3>Unlikely labels: ${source === 'human' ? "people's" : 'simulated'} labels</h3>
         <span class="muted lab-grow">${explanation}</span>
       </div>
-      <ol>${doubts.labels.map((label) => this.doubtfulLabel(label))}</ol>`;
+      <ol>${unlikely.labels.map((label) => this.unlikelyLabel(label))}</ol>`;
   }
 
-  doubtfulLabel(label) {
+  unlikelyLabel(label) {
     const side = (choice) => {
       const isChosen = label.choice === choice;
       return html`<div class="text lab-scroll" data-chosen=${isChosen && '1'}>
