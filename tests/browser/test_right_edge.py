@@ -138,7 +138,7 @@ def test_label(lab, db, open_page):
     panel = page.locator(".lab-label .instant")
     expect(panel).to_contain_text("predicts your next answer")
     expect_inside(page, "after votes of others")
-    for beginning, verdict in (("A", "expected your"), ("B", "did not expect")):
+    for beginning, verdict in (("A", "predicted your last answer"), ("B", "predicted the other text")):
         choose(page, beginning)
         expect(panel).to_contain_text(verdict)
         expect_inside(page, verdict)

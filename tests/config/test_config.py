@@ -77,7 +77,7 @@ def test_every_range_is_inclusive_and_enforced(cls):
             if cls is PolicyConfig:
                 recorded["algorithm"] = algorithm
             cls(**(recorded | other_settings | {item.name: item.type(bound)}))
-            with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
+            with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below the minimum|above the maximum)"):
                 cls(**(recorded | other_settings | {item.name: item.type(outside)}))
 
 

@@ -63,11 +63,11 @@ def act_as(lab):
 
 
 def shown_pairs(lab, model=1, source="human"):
-    """The numbers of the pairs with an answer that each part shows: disagreements, examples, and doubtful labels."""
+    """The numbers of the pairs with an answer that each part shows: disagreements, examples, and unlikely labels."""
     report = lab.reward.report({"model": model})
     texts = {row["chosen"] for row in report["disagreements"]}
     examples = {row["text"] for row in report["example_texts"] if row["tag"] == "preferred"}
-    doubtful = lab.quality.state({"source": source})["figures"]["doubtful_labels"]["labels"]
+    doubtful = lab.quality.state({"source": source})["figures"]["unlikely_labels"]["labels"]
     sides = [{side.text.strip() for side in (pair.first, pair.second)} for pair in lab.pairs]
 
     def numbers(some):

@@ -56,7 +56,7 @@ def test_examples_of_a_reward_model(ctx, reward_model):
 
 
 def test_labels_to_look_at_again(ctx, reward_model):
-    doubtful = quality.state(ctx, quality.QualityQuery())["figures"]["doubtful_labels"]
+    doubtful = quality.state(ctx, quality.QualityQuery())["figures"]["unlikely_labels"]
     assert [row["turns"] for row in doubtful["labels"]] == [CHAT]
 
 

@@ -130,7 +130,7 @@ CASES = {
     ),
     "score: few are clipped": ({SCORE: ramp(0, 2, 20), CLIPPED: curve((0.24, 20))}, SCORE, Level.GOOD, "reward model likes."),
     "score: cut at the lower end": (
-        {SCORE: ramp(-3, -2, 20), CLIPPED: curve((0.95, 20))}, SCORE, Level.GOOD, "cuts 95 % of the scores: differences among",
+        {SCORE: ramp(-3, -2, 20), CLIPPED: curve((0.95, 20))}, SCORE, Level.GOOD, "clips 95 % of the scores: differences among",
     ),
     "score: fell, then steady": ({SCORE: curve((1.0, 5), (0.0, 15))}, SCORE, Level.WARN, "−1.00 since the start, now steady"),
     "score: exploited": (
@@ -199,7 +199,7 @@ CASES = {
         {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.04, 15))}, VALUE, Level.INFO, "The value function explains 4 %",
     ),
     "value: explains a little": (
-        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.06, 15))}, VALUE, Level.GOOD, "explain 6 %",
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.06, 15))}, VALUE, Level.GOOD, "explains 6 %",
     ),
     "value: moves within its noise": (
         {VALUE: [(i, 0.02 + 0.01 * (i % 2) + 0.003 * (i > 10)) for i in range(1, 16)]}, VALUE, Level.GOOD,
@@ -264,7 +264,7 @@ CHANGED_SETTINGS = {
     "beta raised": ([UP], Level.INFO, "falling, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
     "beta lowered": ([DOWN], Level.WARN, "now falling, and no other curve shows large updates"),
     "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
-    "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: wait for"),
+    "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: wait a few"),
     "both at once": ([UP, SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
     "after the fall": ([UP._replace(step=9)], Level.WARN, "now falling, and no other curve shows large updates"),
     "not yet in use": ([UP._replace(step=10)], Level.WARN, "now falling, and no other curve shows large updates"),

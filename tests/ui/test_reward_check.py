@@ -61,7 +61,7 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
         == "12 decided pairs usually suffice to show a preference of 87 % or more; a weaker one needs more pairs."
     )
     assert guide(ctx)[:2] == ("Train", "no run yet")
-    assert "A check of one minute, on Reward model" in guide(ctx)[2]
+    assert "a one-minute check under Reward model" in guide(ctx)[2]
     started = screen.begin_check(query)
     assert (started["is_open"], started["text"]) == (True, "The engine is writing the texts …")
     test_id = started["test"]

@@ -116,8 +116,8 @@ def test_the_best_supported_reward_model_is_preselected_with_the_reason(ctx):
     judged = reward_model(ctx, **good)
     assert preselected() == (
         judged.id,
-        f"Reward model {judged.id} is preselected because it is the newest that ranks better than chance. None from people's "
-        "labels does yet.",
+        f"Reward model {judged.id} is preselected because it is the newest that ranks better than chance. No reward "
+        "model from people's labels does yet.",
     )
     human = reward_model(ctx, Source.HUMAN, **good)
     for later in ((Source.HUMAN, even), (Source.SIMULATED, good)):
