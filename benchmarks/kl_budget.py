@@ -53,7 +53,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
@@ -158,7 +158,7 @@ def judge_experiment(args: argparse.Namespace, home: Path, db: Database, seed: i
     log(f"seed {seed}: reward model's cross-validated accuracy {row.report['accuracy']:.2f}")
     backbone, adapters = model_cache.load_project(project)
     train_prompts, eval_prompts = (
-        [prompt.text for prompt in prompts_that_fit(backbone, prompts(db, project.id, split), args.length).prompts]
+        [prompt.text for prompt in filter_prompts(backbone, prompts(db, project.id, split), args.length).prompts]
         for split in ("train", "eval")
     )
     return Experiment(

@@ -56,7 +56,7 @@ from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
 from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge, load_judge
@@ -179,7 +179,7 @@ def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Ex
         row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
     backbone, adapters = model_cache.load_project(project)
     train, held_out = (
-        [prompt.text for prompt in prompts_that_fit(backbone, prompts(db, project.id, split), args.length).prompts]
+        [prompt.text for prompt in filter_prompts(backbone, prompts(db, project.id, split), args.length).prompts]
         for split in ("train", "eval")
     )
     held_out = [text for text in held_out[:EVAL_PROMPTS] for _ in range(EVAL_SAMPLES)]

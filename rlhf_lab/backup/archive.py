@@ -175,7 +175,7 @@ def restore_backup(
             restore.remove_leftovers(home)
             with restore.new_content(home) as folder:
                 _extract(archive, manifest, folder, on_progress)
-                return restore.put_in_place(home, folder)
+                return restore.install_files(home, folder)
 
 
 def stage_backup(file: Path, home: Path, on_progress: FractionCallback = ignore_fraction) -> Manifest:

@@ -96,7 +96,7 @@ def check_content(folder: Path) -> None:
         path.unlink()  # locks, and the write-ahead log, which was checkpointed when the database was closed
 
 
-def put_in_place(home: Path, folder: Path) -> Path | None:
+def install_files(home: Path, folder: Path) -> Path | None:
     """Replace the home's content by that of a checked folder in the home.
 
     Returns the folder that holds the old content, or None if there was none. The caller must hold the exclusive lock of the home
@@ -139,7 +139,7 @@ def restore_files(files: Iterable[SnapshotFile], home: Path) -> Path | None:
             if target.stat().st_size != file.size or file_sha256(target) != file.sha256:
                 raise DataError(f"{file.path} is damaged: its checksum differs. Nothing was changed.")
         check_content(folder)
-        return put_in_place(home, folder)
+        return install_files(home, folder)
 
 
 def safe_path(path: str) -> PurePosixPath:
@@ -165,7 +165,7 @@ def apply_confirmed(home: Path) -> Path | None:
     try:
         with home_lock.lock_exclusively(home):
             folder = _waiting_folder(home)  # another process may have restored it before the lock was acquired
-            return put_in_place(home, folder) if folder is not None else None
+            return install_files(home, folder) if folder is not None else None
     except StoreError as error:
         raise StoreError(f"A backup waits to be restored. {error}") from error
 

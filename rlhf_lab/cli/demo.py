@@ -46,7 +46,7 @@ from rlhf_lab.engine.live_run import JUDGE_KEY
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.engine.text_features import add_missing_features
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.instant_reward import labels_to_learn_from
@@ -348,7 +348,7 @@ def evaluate(
     config: PolicyConfig,
 ) -> Evaluation:
     backbone, adapters = model_cache.load_project(project)
-    fitting = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "eval"), config.max_new_tokens)
+    fitting = filter_prompts(backbone, prompts(model_cache.db, project.id, "eval"), config.max_new_tokens)
     eval_prompts, sample_counts = [prompt.text for prompt in fitting.prompts], _samples_per_prompt(backbone)
     prompt_texts = [eval_prompts[i % len(eval_prompts)] for i in range(len(sample_counts))]
     repeated_prompts = [text for text, count in zip(prompt_texts, sample_counts, strict=True) for _ in range(count)]

@@ -42,7 +42,11 @@ def run_tournament(
     run = get_run(model_cache.db, run_id)
     steps = [step for step in checkpoint_steps(run_folder(model_cache.home, run_id)) if step > 0]
     request = {
-        "contestants": ["base", "base/best/4", *(f"run/{run_id}/{step}" for step in spread(steps, MAX_CHECKPOINTS))],
+        "contestants": [
+            "base",
+            "base/best/4",
+            *(f"run/{run_id}/{step}" for step in evenly_spaced(steps, MAX_CHECKPOINTS)),
+        ],
         "prompts": [prompt.text for prompt in prompts(model_cache.db, project.id, "eval")[:MAX_PROMPTS]],
         "seed": project.seed,
         "max_new_tokens": max_new_tokens,
@@ -74,7 +78,7 @@ def judge_pairs(
     return answers
 
 
-def spread(steps: Sequence[int], count: int) -> list[int]:
+def evenly_spaced(steps: Sequence[int], count: int) -> list[int]:
     """At most `count` of the steps, evenly spaced, including the last."""
     count = min(count, len(steps))
     return [steps[round((i + 1) * len(steps) / count) - 1] for i in range(count)]

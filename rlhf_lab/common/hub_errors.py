@@ -50,7 +50,7 @@ def by_deadline(ask: Callable[[], T]) -> T:
 
 
 def limit_waits(timeout_s: float | None = None) -> None:
-    """Let the client raise HubBusyError instead of waiting for longer than MAX_WAIT_S, also when it has made its session anew, as
+    """Let the client raise HubBusyError instead of waiting for longer than MAX_WAIT_S, also when it has recreated its session, as
     after a connection error. timeout_s: for an answer; None: that of the client."""
     from huggingface_hub import get_session, set_client_factory
     from huggingface_hub.utils import _http

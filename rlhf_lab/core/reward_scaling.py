@@ -66,7 +66,7 @@ def place_scores(scores: Tensor, mask: Tensor, placement: ScorePlacement = "last
     Args:
         scores: (B,) float.
         mask: (B, T) bool, True on response tokens.
-        placement: "last" (the reward is earned by the finished text) or "spread" (every token has its share).
+        placement: "last" (the reward is given for the finished text) or "spread" (every token has its share).
 
     Returns:
         (B, T), 0 on padding; each row sums to its score, or to 0 if it has no token.

@@ -1,4 +1,5 @@
-"""Whether people still prefer a policy's texts: two sequential tests that may be looked at after every answer. numpy.
+"""Whether people still prefer a policy's texts: two sequential tests, a stopping rule that may be applied after every answer.
+numpy.
 
 A person sees, blind and on random sides, a text of the policy and one of an opponent: the base model or an earlier
 checkpoint. For each opponent an e-process tests the null hypothesis that the policy wins every decided answer with a probability

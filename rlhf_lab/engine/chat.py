@@ -15,7 +15,7 @@ from rlhf_lab.models.sampling.sampler import TokenStream, uniforms
 CHAT_SLOT = "chat"  # an adapter name of its own, because other jobs load adapters between the slices of an answer
 
 
-class FittingConversation(NamedTuple):
+class TruncatedConversation(NamedTuple):
     """The newest turns of a conversation that leave room for an answer.
 
     prompt: in the form that the lab stores. tokens: its ids. turns_left_out: number of older turns that were dropped.
@@ -26,7 +26,7 @@ class FittingConversation(NamedTuple):
     turns_left_out: int
 
 
-def fit_conversation(backbone: Backbone, chat: Chat, max_new_tokens: int) -> FittingConversation:
+def truncate_conversation(backbone: Backbone, chat: Chat, max_new_tokens: int) -> TruncatedConversation:
     """The conversation from the oldest user message on from which it fits the model's context.
 
     A model without a chat template continues the text. Raises ModelError if even the newest message is too long.
@@ -41,7 +41,7 @@ def fit_conversation(backbone: Backbone, chat: Chat, max_new_tokens: int) -> Fit
         prompt = prompt_of_chat(turns)
         tokens = backbone.encode_prompt(prompt)
         if len(tokens) + max_new_tokens <= backbone.context_length:
-            return FittingConversation(prompt, tokens, start)
+            return TruncatedConversation(prompt, tokens, start)
     raise ModelError(
         f"your message takes {len(tokens)} tokens and the longest response {max_new_tokens}, but the model reads "
         f"{backbone.context_length} in all. Shorten the message, or lower the longest response."
@@ -58,7 +58,7 @@ class ChatAnswer:
     def __init__(self, model_cache: ModelCache, project: Project, payload: dict[str, Any]) -> None:
         self._backbone, self._adapters = model_cache.load_project(project)
         self._length = int(payload["max_new_tokens"])
-        self._conversation = fit_conversation(self._backbone, validate_chat(payload["chat"]), self._length)
+        self._conversation = truncate_conversation(self._backbone, validate_chat(payload["chat"]), self._length)
         self._checkpoint, self._note = model_cache.resolve_checkpoint(str(payload["checkpoint"]))
         self._slot = model_cache.load_checkpoint(self._checkpoint, CHAT_SLOT)
         self._seed, self._temperature = int(payload["seed"]), float(payload["temperature"])

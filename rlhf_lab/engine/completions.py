@@ -11,7 +11,7 @@ from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.reward import REFERENCE_SAMPLES
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import indices_that_fit, prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts, indices_that_fit
 from rlhf_lab.engine.text_features import feature_vectors, token_share
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
@@ -52,9 +52,9 @@ def reference_samples(
     """
     backbone, adapters = model_cache.load_project(project)
     train_prompts = prompts(model_cache.db, project.id, "train")
-    fitting_prompts = prompts_that_fit(backbone, train_prompts, project.max_new_tokens, shortens=True)
-    texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
-    max_new_tokens, start_time = fitting_prompts.response_length, time.monotonic()
+    filtered_prompts = filter_prompts(backbone, train_prompts, project.max_new_tokens, shortens=True)
+    texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
+    max_new_tokens, start_time = filtered_prompts.response_length, time.monotonic()
     sampled_tokens = 0
 
     def count_tokens() -> None:

@@ -17,7 +17,7 @@ from rlhf_lab.common.records import Project
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.common.text import cut_length
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs.answer_length import CANDIDATES, INSTRUCTION, length_rows, with_instruction
 from rlhf_lab.jobs.model_speed import ModelSpeed
@@ -84,7 +84,7 @@ def measure_length(
     available = prompts(model_cache.db, project.id, "train")
     if not available:
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
-    fitting = prompts_that_fit(backbone, available, CANDIDATES[-1], shortens=True)
+    fitting = filter_prompts(backbone, available, CANDIDATES[-1], shortens=True)
     limits = [limit for limit in CANDIDATES if limit < fitting.response_length] + [fitting.response_length]
     generator = torch.Generator().manual_seed(derive_seed(project.seed, "length prompts"))
     order = torch.randperm(len(fitting.prompts), generator=generator).tolist()[:MAX_ROWS]

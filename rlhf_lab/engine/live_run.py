@@ -81,7 +81,7 @@ class LiveHeads:
         """Fit the present labels and store the head; also the attributes that its scores ignore, by the present choice for the
         project's reward models. None if labels and choice are those of the last head, or the labels say too little.
 
-        Each fit begins anew, so the weights depend on the labels and their texts alone.
+        Each fit starts from scratch, so the weights depend on the labels and their texts alone.
         """
         db, project_id = self.model_cache.db, self.run.project_id
         source, labels = labels_to_learn_from(db, project_id)

@@ -18,7 +18,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
 from rlhf_lab.engine.label_preparation import grouped
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.engine.text_features import feature_vectors
 from rlhf_lab.errors import LabelError, LabError
 from rlhf_lab.jobs.instant_reward import InstantModel
@@ -108,13 +108,13 @@ def sample_pairs(
     if not available:
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
     max_new_tokens, shortens = request.max_new_tokens or project.max_new_tokens, request.max_new_tokens is None
-    fitting_prompts = prompts_that_fit(backbone, available, max_new_tokens, shortens=shortens)
-    if fitting_prompts.too_long_count:
-        log.warning("project %d: %s", project.id, fitting_prompts.message)
-        on_note(fitting_prompts.message)
+    filtered_prompts = filter_prompts(backbone, available, max_new_tokens, shortens=shortens)
+    if filtered_prompts.too_long_count:
+        log.warning("project %d: %s", project.id, filtered_prompts.message)
+        on_note(filtered_prompts.message)
     slot = model_cache.load_checkpoint(request.checkpoint, JOB_POLICY_SLOT)
     spec = _SamplingSpec(
-        project, request.checkpoint, slot, fitting_prompts.response_length, fitting_prompts.prompts, model_cache.speed
+        project, request.checkpoint, slot, filtered_prompts.response_length, filtered_prompts.prompts, model_cache.speed
     )
     reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and reward_model is None:
@@ -143,7 +143,7 @@ def sample_pairs(
             f"Only {len(pairs)} of {count} pairs were sampled: then both responses to a prompt were identical "
             f"{MAX_PAIR_ATTEMPTS} times in a row, and identical texts cannot be compared. The model's samples hardly "
             "vary here: allow longer responses (max_new_tokens), or use another checkpoint or more prompts."
-            + (f" {fitting_prompts.message}." if fitting_prompts.message else "")
+            + (f" {filtered_prompts.message}." if filtered_prompts.message else "")
         )
     return pairs
 

@@ -32,10 +32,10 @@ from rlhf_lab.engine.live_run import JUDGE_KEY, let_judge_label
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, live_value, setting_key
 from rlhf_lab.engine.run_manifest import (
+    custom_function_hashes,
     dtype_change_note,
     environment_manifest,
     function_change_note,
-    own_function_hashes,
 )
 from rlhf_lab.engine.run_task import POLICY_SLOT, RunTask
 from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError
@@ -163,7 +163,7 @@ class PolicyRun:
     def _record_environment(self) -> None:
         """Record the environment, on which results depend besides the config, and note changes since the last training."""
         manifest, machine = self.run.manifest, environment_manifest(self.trainer)
-        functions = own_function_hashes(read_terms(manifest.get(TERMS_KEY) or []), self.model_cache.home)
+        functions = custom_function_hashes(read_terms(manifest.get(TERMS_KEY) or []), self.model_cache.home)
         previous_functions = manifest.get(FUNCTIONS_KEY) or {}
         for message in (
             dtype_change_note(manifest.get("machine") or {}, machine),
@@ -317,14 +317,14 @@ class PolicyRun:
         if self.should_exit():
             raise RunStopped(RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
         self.run_short_job()
-        self._handle_halts()
+        self._handle_stop_and_pause()
         self._polled_at = time.monotonic()
 
     def _apply_controls(self) -> None:
         """Between steps, replay the events recorded for this step, then apply the pending ones."""
         step = self.trainer.steps_done
         self._replay_events()
-        self._handle_halts()
+        self._handle_stop_and_pause()
         pending = [
             event for event in pending_events(self.model_cache.db, self.run.id) if event.kind not in HALT_EVENT_KINDS
         ]
@@ -405,7 +405,7 @@ class PolicyRun:
             if self.distributed.is_main_process:
                 set_run_status(self.model_cache.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
-    def _handle_halts(self) -> None:
+    def _handle_stop_and_pause(self) -> None:
         """Apply pending pauses and stops. They are read again after each, because a pause may have consumed later ones."""
         while halts := [
             event for event in pending_events(self.model_cache.db, self.run.id) if event.kind in HALT_EVENT_KINDS

@@ -9,7 +9,7 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 
 
-class FittingPrompts(NamedTuple):
+class FilteredPrompts(NamedTuple):
     """The prompts that leave room for a response of `response_length` tokens, in order, and the number of the others."""
 
     prompts: list[Prompt]
@@ -22,9 +22,9 @@ class FittingPrompts(NamedTuple):
         return prompts_skipped_message(self.too_long_count, self.response_length)
 
 
-def prompts_that_fit(
+def filter_prompts(
     backbone: Backbone, prompts: Sequence[Prompt], max_new_tokens: int, *, shortens: bool = False
-) -> FittingPrompts:
+) -> FilteredPrompts:
     """The prompts that leave room for `max_new_tokens` new tokens.
 
     shortens: where the context is too small, the responses are shorter instead: as long as fits after the longest of those
@@ -33,13 +33,13 @@ def prompts_that_fit(
     """
     texts = [prompt.text for prompt in prompts]
     indices, response_length = indices_that_fit(backbone, texts, max_new_tokens, shortens=shortens)
-    return FittingPrompts([prompts[i] for i in indices], response_length, len(prompts) - len(indices))
+    return FilteredPrompts([prompts[i] for i in indices], response_length, len(prompts) - len(indices))
 
 
 def indices_that_fit(
     backbone: Backbone, texts: Sequence[str], max_new_tokens: int, *, shortens: bool = False
 ) -> tuple[list[int], int]:
-    """Like `prompts_that_fit`, for texts. Returns the indices of those that fit, and the response length in tokens."""
+    """Like `filter_prompts`, for texts. Returns the indices of those that fit, and the response length in tokens."""
     prompt_lengths = [len(backbone.encode_prompt(text)) for text in texts]
     if not prompt_lengths:
         return [], max_new_tokens

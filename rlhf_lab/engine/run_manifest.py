@@ -12,7 +12,7 @@ import torch
 from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.kernels import matmul
 from rlhf_lab.kernels.compile import describe
-from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
+from rlhf_lab.rewards.terms import OWN, RewardTerm, custom_file
 from rlhf_lab.training.policy.trainer import PolicyTrainer
 
 RECORDED_PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
@@ -36,20 +36,20 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
     }
 
 
-def own_function_hashes(terms: Sequence[RewardTerm], home: Path) -> dict[str, str]:
+def custom_function_hashes(terms: Sequence[RewardTerm], home: Path) -> dict[str, str]:
     """SHA-256 of the file of each custom reward function, by its label, without files that cannot be read."""
     hashes = {}
     for term in terms:
         if term.name == OWN:
             with suppress(OSError):  # reported by the process that runs the functions
-                hashes[term.label] = file_sha256(own_file(term, home))
+                hashes[term.label] = file_sha256(custom_file(term, home))
     return hashes
 
 
 def function_change_note(previous: dict[str, str], current: dict[str, str]) -> str:
     """A line for the run's history if files of custom reward functions have changed since its last training; otherwise "".
 
-    previous, current: results of `own_function_hashes`; previous is empty at the start of a run.
+    previous, current: results of `custom_function_hashes`; previous is empty at the start of a run.
     """
     changed = [label for label, digest in current.items() if previous.get(label, digest) != digest]
     return f"another version of the reward function {', '.join(changed)} from here on" if changed else ""

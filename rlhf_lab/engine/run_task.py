@@ -11,7 +11,7 @@ from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.label_preparation import PreparedLabels, label_note, prepare_labels
 from rlhf_lab.engine.live_run import LiveHeads, LivePairs
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.engine.text_features import FEATURES
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.judges.builtin import load_judge
@@ -55,7 +55,7 @@ class RunTask:
         backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
         judge = self.run.manifest.get("judge")
         train_prompts, eval_prompts = (
-            prompts_that_fit(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
+            filter_prompts(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
             for split in ("train", "eval")
         )
         labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")

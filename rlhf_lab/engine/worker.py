@@ -214,7 +214,7 @@ class Worker:
 
     def _train_policy(self, job: Job, run_id: int) -> dict[str, object] | None:
         """Train a run, in this process or, with `processes` > 1, in separate ones."""
-        should_halt = self._halt_checker(run_id)
+        should_halt = self._stop_checker(run_id)
 
         def run_short_job() -> None:
             self.run_short_job(job.project_id, should_halt)
@@ -358,7 +358,7 @@ class Worker:
 
         return report
 
-    def _halt_checker(self, run_id: int) -> Callable[[], bool]:
+    def _stop_checker(self, run_id: int) -> Callable[[], bool]:
         """A function that returns whether a pause or stop of the run is pending. It queries the database at intervals."""
         polls = TimedCache()
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rlhf_lab.common.paths import regular_file
 from rlhf_lab.errors import StoreError
 from rlhf_lab.rewards import builtin
-from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
+from rlhf_lab.rewards.terms import OWN, RewardTerm, custom_file
 
 MODULE = "reward_functions.py"
 #: Of the data: the prompt as functions of the lab get it, without system prompt and chat template.
@@ -58,7 +58,7 @@ def _source(term: RewardTerm, home: Path, digest: str) -> tuple[str, str]:
     """The source of a term's function, and the function as an expression below the module. Raises StoreError with what to do."""
     if term.name != OWN:
         return Path(builtin.__file__).read_text(encoding="utf-8"), _shipped_expression(term)
-    name, file = str(term.options["function"]), own_file(term, home)
+    name, file = str(term.options["function"]), custom_file(term, home)
     missing = f"The reward function `{term.label}` with weight {term.weight:g} is missing"
     remedy = "Add it to `reward` in reward.py by hand"
     try:

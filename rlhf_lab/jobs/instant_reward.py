@@ -180,7 +180,7 @@ class InstantModel:
         self.figures = self._with_accuracy(figures)
 
     def choose_ridge(self) -> bool:
-        """Choose the ridge again if the number of labels has changed enough. Returns whether the figures were computed anew."""
+        """Choose the ridge again if the number of labels has changed enough. Returns whether the figures were recomputed."""
         interval = max(RIDGE_INTERVAL, self._ridge_chosen_at // 4)
         if self._fit is None or abs(len(self._labels) - self._ridge_chosen_at) < interval:
             return False
@@ -383,7 +383,7 @@ class InstantModel:
         return fit_dual(gram, targets, ridge, start)
 
     def _gram(self, labels: Sequence[PairLabel]) -> tuple[Float64, Float64]:
-        """(N, N) Gram matrix of chosen - rejected, and their scaled attributes (N, A), which are fitted beside the features."""
+        """(N, N) Gram matrix of chosen - rejected, and their scaled attributes (N, A), fitted jointly with the features."""
         pair_ids, signs = self._signed(labels, np.ones(len(labels)))
         attributes = np.array([self._attributes[i] for i in pair_ids]).reshape(len(labels), len(self._ignored))
         attributes *= signs[:, None]

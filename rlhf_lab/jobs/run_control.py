@@ -37,7 +37,7 @@ from rlhf_lab.jobs.retraining import IGNORED_KEY, chosen_attributes
 from rlhf_lab.jobs.run_tracking import tracker_entry
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.rewards.builtin import EXERCISE
-from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, own_file, term_records
+from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, check_terms, custom_file, term_records
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import current_labels, labels_with_gold, load_comparisons, snapshot_annotators
 from rlhf_lab.store.projects import get_project, prompts
@@ -224,9 +224,9 @@ def check_reward(
             "critic_init = reward copies a reward model, and this reward has terms. Choose critic_init = fresh."
         )
     for term in reward_terms:
-        if term.name == OWN and not own_file(term, home).is_file():
+        if term.name == OWN and not custom_file(term, home).is_file():
             raise ConfigError(
-                f"there is no file {own_file(term, home)}. Put your reward function there, or choose another."
+                f"there is no file {custom_file(term, home)}. Put your reward function there, or choose another."
             )
         if term.name == "arithmetic" and any(
             not EXERCISE.search(prompt.text) for prompt in prompts(db, project_id, "train")

@@ -34,7 +34,7 @@ Fields = dict[str, Any]
 Narrow = Callable[[Fields], None]
 
 
-class _Outline(NamedTuple):
+class _LayerSummary(NamedTuple):
     """The kinds of layers that a model has, and the number of its parameters."""
 
     kinds: frozenset[object]
@@ -49,14 +49,14 @@ def small_configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     """
     total = int(config.get_text_config().num_hidden_layers)
     for narrow in (_narrow_all, _narrow_evenly, _keep_widths):
-        complete = _outline(_reduced(config, total, narrow))
+        complete = _summarize(_reduced(config, total, narrow))
         if complete is None:
             continue
         for count in [*(count for count in LAYER_COUNTS if count < total), total]:
             small = _reduced(config, count, narrow)
-            outline = _outline(small)
-            if small is not None and outline is not None and outline.kinds == complete.kinds:
-                if outline.parameters <= MAX_PARAMETERS:
+            summary = _summarize(small)
+            if small is not None and summary is not None and summary.kinds == complete.kinds:
+                if summary.parameters <= MAX_PARAMETERS:
                     yield small
                 break
 
@@ -165,8 +165,8 @@ def _keep_widths(fields: Fields) -> None:
     """Nothing."""
 
 
-def _outline(config: PreTrainedConfig | None) -> _Outline | None:
-    """The outline of a model, made without memory for its weights; None if none can be made. Raises ImportError."""
+def _summarize(config: PreTrainedConfig | None) -> _LayerSummary | None:
+    """The layers of a model, made without memory for its weights; None if none can be made. Raises ImportError."""
     if config is None:
         return None
     try:
@@ -187,7 +187,7 @@ def _outline(config: PreTrainedConfig | None) -> _Outline | None:
         for item in value[: text.num_hidden_layers]
     }
     kinds = frozenset(settings | {_fingerprint(layer) for layer in layers})
-    return _Outline(kinds, sum(p.numel() for p in model.parameters()))
+    return _LayerSummary(kinds, sum(p.numel() for p in model.parameters()))
 
 
 def _fingerprint(layer: nn.Module) -> tuple[object, ...]:

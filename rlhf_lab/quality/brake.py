@@ -1,4 +1,4 @@
-"""The brake of a run: whether people still prefer its policy's texts, by their answers to blind pairs.
+"""The brake of a run, a sequential stopping rule: whether people still prefer its policy's texts, by answers to blind pairs.
 
 The test itself: core/sequential_test.py.
 """

@@ -19,7 +19,7 @@ from typing import Any
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.judges.custom import is_batch_function, required_parameters
-from rlhf_lab.rewards.terms import MAX_VALUE, OWN, RewardTerm, load_own_function, shipped_function
+from rlhf_lab.rewards.terms import MAX_VALUE, OWN, RewardTerm, load_custom_function, shipped_function
 
 EXCERPT_CHARS = 60
 #: Of an error message: it is stored and shown, and an exception may hold any text.
@@ -42,7 +42,7 @@ def load_functions(items: Sequence[tuple[str, dict[str, Any], str]]) -> list[tup
     for name, options, path in items:
         term = RewardTerm(name, 1.0, options)
         is_own = name == OWN
-        function = load_own_function(path, options["function"]) if is_own else shipped_function(term)
+        function = load_custom_function(path, options["function"]) if is_own else shipped_function(term)
         functions.append((term.label, function))
     return functions
 

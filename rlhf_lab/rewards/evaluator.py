@@ -21,7 +21,7 @@ import rlhf_lab
 from rlhf_lab.common.process_env import minimal_environment
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import RewardTermError
-from rlhf_lab.rewards.terms import OWN, RewardTerm, own_file
+from rlhf_lab.rewards.terms import OWN, RewardTerm, custom_file
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIME_LIMIT_S = 60.0  # for a batch, including the start of the process
@@ -36,7 +36,7 @@ class FunctionTerms:
     def __init__(self, terms: Sequence[RewardTerm], home: Path, time_limit_s: float = TIME_LIMIT_S) -> None:
         self.time_limit_s = time_limit_s
         self._terms = [
-            (term.name, term.options, str(own_file(term, home)) if term.name == OWN else "") for term in terms
+            (term.name, term.options, str(custom_file(term, home)) if term.name == OWN else "") for term in terms
         ]
         self._process: subprocess.Popen[str] | None = None
 

@@ -25,7 +25,7 @@ MAX_WEIGHT = 1000.0
 MAX_VALUE = 1e12
 MAX_LABEL_CHARS = 60  # part of a metric's name
 TERMS_KEY = "reward_terms"  # in the manifest of a run
-FUNCTIONS_KEY = "reward_functions"  # in the manifest: SHA-256 of the file of each own function, by label
+FUNCTIONS_KEY = "reward_functions"  # in the manifest: SHA-256 of the file of each custom function, by label
 
 #: The description of each shipped term.
 DESCRIPTIONS = {
@@ -86,7 +86,7 @@ def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:
         if term.label in labels or len(term.label) > MAX_LABEL_CHARS:
             raise ConfigError(
                 f'the reward term "{term.label}" occurs twice or has a name of more than {MAX_LABEL_CHARS} characters. '
-                "Give each term once; rename the file of an own function."
+                "Give each term once; rename the file of a custom function."
             )
         labels.add(term.label)
     return terms
@@ -146,7 +146,7 @@ def parse_term(text: str, folder: Path | None = None) -> RewardTerm:
 
 
 def parse_lines(text: str, home: Path, *, with_model: bool, needs_reward: bool = True) -> list[RewardTerm]:
-    """The terms of a form, one per line; own functions are in HOME/rewards. Without lines: [], the reward model alone.
+    """The terms of a form, one per line; custom functions are in HOME/rewards. Without lines: [], the reward model alone.
 
     with_model: a reward model was chosen; it has weight 1 unless a line says otherwise. needs_reward: the algorithm learns from
     a reward, so a reward model or at least one line is needed. Raises ConfigError.
@@ -185,11 +185,11 @@ def _checked(term: RewardTerm) -> RewardTerm:
     return check_terms([term])[0]
 
 
-def own_file(term: RewardTerm, home: Path) -> Path:
-    """The file of an own function: a path, or a name in HOME/rewards."""
+def custom_file(term: RewardTerm, home: Path) -> Path:
+    """The file of a custom function: a path, or a name in HOME/rewards."""
     return home / REWARDS_FOLDER / str(term.options["file"])
 
 
-def load_own_function(path: str, name: str) -> Callable[..., object]:
+def load_custom_function(path: str, name: str) -> Callable[..., object]:
     """Import a function from a file; only the process of the reward terms does this. Raises ConfigError."""
     return load_function(path, name, "reward function")

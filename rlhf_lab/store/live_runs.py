@@ -125,7 +125,7 @@ def live_pairs_by_id(db: Database, pair_ids: Collection[int]) -> dict[int, LiveP
 
 
 def answers_version(db: Database, run_id: int) -> tuple[int, int, float]:
-    """Changes with every answer to a pair of the run, and when one is taken back."""
+    """Changes with every answer to a pair of the run, and when one is undone."""
     p, v = t.live_pairs.c, t.votes.c
     query = select(func.count(), func.coalesce(func.max(v.id), 0), func.coalesce(func.max(v.undone_at), 0.0))
     row = db.fetch(query.select_from(t.live_pairs).join(t.votes, v.pair_id == p.pair_id).where(p.run_id == run_id))
@@ -135,7 +135,7 @@ def answers_version(db: Database, run_id: int) -> tuple[int, int, float]:
 def live_answers(db: Database, run_id: int) -> list[LiveAnswer]:
     """The first answer to each pair of the run's policy against the base model or a checkpoint, in the order of the votes.
 
-    An answer counts once it is given, also if it is taken back or changed later: the page has shown by then whose text it was, so
+    An answer counts once it is given, also if it is undone or changed later: the page has shown by then whose text it was, so
     taking back the defeats, or the wins, would decide the test. Counting all of them keeps its probability of a false stop.
     """
     p, v = t.live_pairs.c, t.votes.c

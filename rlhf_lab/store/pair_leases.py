@@ -167,7 +167,7 @@ def start_adjudicating(
         return _save_stack(conn, [_Selected(pair_id, adjudication=True)], annotator, config, now, leased_at)[0]
 
 
-def lease_on_top(
+def lease_next(
     db: Database, pair_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, now: float | None = None
 ) -> Lease:
     """Lease this pair to a person, to be shown next. Raises StaleVoteError if they have voted on it."""

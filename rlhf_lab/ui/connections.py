@@ -118,7 +118,7 @@ class LimitedProtocol(H11Protocol):
         self._watch_head()
 
     def _watch_head(self) -> None:
-        """Start the timer when the connection has no request; a part of a head does not start it anew."""
+        """Start the timer when the connection has no request; a part of a head does not restart it."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self.conn.their_state is not h11.IDLE:
             if self._head_timer is not None:

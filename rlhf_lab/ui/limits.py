@@ -50,7 +50,7 @@ LIMITS: Mapping[str, Limit] = {
 
 
 def act_of_path(method: str, path: str) -> str:
-    """The act of a request that is no event: "GET /join", "chat/ask" for a request of the page, or "other"
+    """The act of a request that is not an event: "GET /join", "chat/ask" for a request of the page, or "other"
     for paths without a row. The functions for programs have one row, however they are called."""
     if path.startswith("/api/") and (name := path.removeprefix("/api/")) in LIMITS:
         return name
@@ -70,7 +70,8 @@ class LeaseLimiter:
         self._held: dict[str, tuple[str, int, float]] = {}  # name -> (address, pairs, until)
 
     def may_hold(self, name: str, address: str, pairs: int, seconds: float) -> bool:
-        """Whether somebody may hold so many pairs for `seconds`; then these are counted. Who holds as many already may."""
+        """Whether somebody may hold so many pairs for `seconds`; then these are counted. Visitors who already hold that many
+        may."""
         now = time.monotonic()
         with self._lock:
             self._held = {who: held for who, held in self._held.items() if held[2] > now}

@@ -209,7 +209,7 @@ def _check_scalar(value: Any) -> None:
 
 def check_call(scope: Scope, body: Any) -> str:
     """Check that a call names an existing function and has its arguments. Returns the act that it asks for, a row of
-    `limits.LIMITS`; "" for a request that is no call. Raises BadRequestError."""
+    `limits.LIMITS`; "" for a request that is not a call. Raises BadRequestError."""
     match, events = CALL_PATH.match(scope["path"]), page_events(scope.get("app"))
     if match is None or events is None:
         return ""

@@ -29,7 +29,7 @@ def version_of(modules: Mapping[str, bytes]) -> str:
 
 
 UI = Path(__file__).parent
-#: The script that is no module: it runs before Gradio's scripts.
+#: The only script that is not a module: it runs before Gradio's scripts.
 FIRST_SCRIPT = UI / "shared" / "before_gradio.js"
 #: "shared/dom.js" -> its source.
 MODULES = {

@@ -54,7 +54,7 @@ def inspect_screen(page, screen: str) -> list[Text]:
     page.locator(SCREENS[screen]).first.wait_for()
     page.evaluate("for (const details of document.querySelectorAll('.lab details')) details.open = true")
     if screen == "Train":
-        page.locator(".microscope .token.seen").wait_for()
+        page.locator(".token-view .token.seen").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), screen
     for part in page.locator(".lab:visible").all():
         described = part.aria_snapshot()

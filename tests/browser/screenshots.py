@@ -128,9 +128,9 @@ def picture_training(page: Page) -> None:
     page.set_viewport_size(SIZE)
     wait_status(page, "done")
     control(page, "to-tokens").click()
-    wait_visible(page, ".microscope .token.seen")
-    page.locator(".microscope .tokens").first.locator(".token").nth(11).click()
-    save(page.locator(".microscope"), "token-view.png")
+    wait_visible(page, ".token-view .token.seen")
+    page.locator(".token-view .tokens").first.locator(".token").nth(11).click()
+    save(page.locator(".token-view"), "token-view.png")
 
 
 def picture_learn(page: Page) -> None:

@@ -87,8 +87,8 @@ def test_samples_and_tokens_of_a_run(lab, open_page):
         assert turns(sample) == SHOWN
         assert "Human:" not in sample.inner_text()
         control(page, "to-tokens").click()
-        expect(page.locator(".microscope .tokens")).to_have_text("Who")
-        assert turns(page.locator(".microscope")) == SHOWN
+        expect(page.locator(".token-view .tokens")).to_have_text("Who")
+        assert turns(page.locator(".token-view")) == SHOWN
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

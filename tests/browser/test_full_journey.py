@@ -297,19 +297,19 @@ def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
     page.locator("[data-do=scrub]").press("End")
     page.mouse.move(0, 0)  # a token under the mouse would be shown
     page.locator("[data-do=to-tokens]").press("Enter")
-    page.wait_for_selector(".microscope .token.seen")
-    shown, heading = page.locator("[data-token-step]"), page.locator(".microscope .facts .lab-row")
+    page.wait_for_selector(".token-view .token.seen")
+    shown, heading = page.locator("[data-token-step]"), page.locator(".token-view .facts .lab-row")
     at = int(shown.get_attribute("data-token-step"))
     assert at == int(page.get_attribute(".lab-train [data-at]", "data-at"))
     with Database.open(lab.home) as db:
         first, second = token_records_at(db, run.id, at)
         before = token_records_at(db, run.id, at - 1)
-    texts = page.locator(".microscope .tokens")
+    texts = page.locator(".token-view .tokens")
     assert texts.all_text_contents() == ["".join(record.tokens) for record in (first, second)]
     count = len(first.tokens)
-    opened = int(page.get_attribute(".microscope .token.seen", "data-token"))
+    opened = int(page.get_attribute(".token-view .token.seen", "data-token"))
     expect(heading).to_contain_text(f"token {opened + 1} of")
-    row = page.locator(".microscope .tokens").evaluate_all("all => all.findIndex((one) => one.querySelector('.seen'))")
+    row = page.locator(".token-view .tokens").evaluate_all("all => all.findIndex((one) => one.querySelector('.seen'))")
     any_clipped = any(first.clipped + second.clipped)
     advantages = [
         [
@@ -322,7 +322,7 @@ def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
     assert abs((first, second)[row].advantage[opened]) == max(map(max, filter(None, advantages)))
     texts.nth(0).locator(".token").last.hover()
     expect(heading).to_contain_text(f"token {count} of {count}")
-    sums = page.locator(".microscope .sum").all_text_contents()
+    sums = page.locator(".token-view .sum").all_text_contents()
     assert sums[0].startswith(f"{format_value(first.kl[-1])} = ")
     assert sums[1].startswith(f"{format_value(first.reward[-1])} = −0.")
     score = format_value(first.shaped_score)  # the score is given at the last token
@@ -339,7 +339,7 @@ def check_token_view_shows_the_recorded_values_of_every_token(lab, page, run):
     expect(heading).to_contain_text(f"token 5 of {len(second.tokens)}")
     for shade, white in (("ratio", "1"), ("kl", "0")):
         page.select_option("[data-do=token-colour]", shade)
-        expect(page.locator(".microscope .legend")).to_contain_text(white)
+        expect(page.locator(".token-view .legend")).to_contain_text(white)
     page.click("[data-do=token-back]")
     expect(shown).to_have_text(f"step {at - 1}")
     assert texts.all_text_contents() == ["".join(record.tokens) for record in before]

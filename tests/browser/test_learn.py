@@ -136,7 +136,7 @@ def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn
         page = open_screen(lab, open_page, "Runs & data")
         control(page, "run-watch").and_(page.locator(f'[data-run="{older}"]')).click()
         expect(page.locator(".lab-train")).to_have_attribute("data-run", str(older))
-        expect(page.locator(".microscope")).not_to_have_attribute("open", "")
+        expect(page.locator(".token-view")).not_to_have_attribute("open", "")
 
         page = open_screen(lab, open_page, "Learn")
         control(page, "learn-gae").click()
@@ -144,4 +144,4 @@ def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn
         control(page, "learn-run").click()
         expect(page.locator(".lab-train")).to_have_attribute("data-run", str(newer))
         expect(page.locator("[data-token-step]")).to_have_text("step 4")
-        expect(page.locator(".microscope .pinned")).to_have_text("c")
+        expect(page.locator(".token-view .pinned")).to_have_text("c")

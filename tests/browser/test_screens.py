@@ -172,10 +172,10 @@ def test_axes_of_a_run_with_one_step_its_hostile_texts_and_its_long_name(lab, ru
     expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, f"{HOSTILE} … cut off at 1 token"])
     assert shown.locator("img, script, b").count() == 0
     page.click("[data-do=to-tokens]")
-    expect(page.locator(".microscope .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))
-    expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
-    expect(page.locator(".microscope .sum").filter(has_text="not finite")).to_have_count(2)  # ratio and loss
-    assert page.locator(".microscope").locator("img, script, b").count() == 0
+    expect(page.locator(".token-view .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))
+    expect(page.locator(".token-view .word")).to_have_text(f"“{TEMPLATE}”")
+    expect(page.locator(".token-view .sum").filter(has_text="not finite")).to_have_count(2)  # ratio and loss
+    assert page.locator(".token-view").locator("img, script, b").count() == 0
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
     expect_long_name_moves_no_button(lab, page, short_run)
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rlhf_lab.cli.demo_tournament import MAX_ANSWERS, format_tournament, judge_pairs, spread
+from rlhf_lab.cli.demo_tournament import MAX_ANSWERS, evenly_spaced, format_tournament, judge_pairs
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.quality.tournament import Contestant
@@ -15,7 +15,7 @@ from rlhf_lab.quality.tournament import Contestant
     [([], []), ([5], [5]), ([5, 10, 15, 20], [10, 20]), ([1, 2, 3], [2, 3])],
 )
 def test_checkpoints_are_evenly_spaced_with_the_last(steps, chosen):
-    assert spread(steps, 2) == chosen
+    assert evenly_spaced(steps, 2) == chosen
 
 
 def test_the_judge_answers_as_it_prefers():

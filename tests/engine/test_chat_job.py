@@ -6,7 +6,7 @@ from support_worker import Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.engine import worker as worker_module
-from rlhf_lab.engine.chat import fit_conversation
+from rlhf_lab.engine.chat import truncate_conversation
 from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs import queue
 
@@ -121,17 +121,17 @@ def test_the_oldest_turns_are_left_out_if_the_conversation_is_too_long(chat_lab)
         {"role": "user", "content": "the " * 40}, {"role": "assistant", "content": "cat"},
         {"role": "user", "content": "moon"}, {"role": "assistant", "content": " ran"}, {"role": "user", "content": "good"},
     ]  # fmt: skip
-    assert fit_conversation(backbone, chat, 20).turns_left_out == 0
-    shorter = fit_conversation(backbone, chat, 80)
+    assert truncate_conversation(backbone, chat, 20).turns_left_out == 0
+    shorter = truncate_conversation(backbone, chat, 80)
     assert shorter.turns_left_out == 2
     assert shorter.prompt == "moon ran good"  # no chat template: the turns are one continued text
     assert shorter.tokens == backbone.encode_prompt("moon ran good")
     with pytest.raises(ModelError, match="Shorten the message"):
-        fit_conversation(backbone, chat, 96)
+        truncate_conversation(backbone, chat, 96)
 
 
 def test_control_tokens_in_a_message_are_text(chat_lab):
     backbone, _ = chat_lab.worker.model_cache.load_project(chat_lab.project)
     eos = backbone.tokenizer.eos_token
-    tokens = fit_conversation(backbone, [{"role": "user", "content": f"the cat{eos} ran"}], 8).tokens
+    tokens = truncate_conversation(backbone, [{"role": "user", "content": f"the cat{eos} ran"}], 8).tokens
     assert tiny_models.EOS not in tokens

@@ -13,7 +13,7 @@ from rlhf_lab.common.records import Prompt
 from rlhf_lab.engine import pair_sampling
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
@@ -40,29 +40,29 @@ def backbone(model):
 
 def test_default_response_length_fits_the_longest_usual_prompt(backbone):
     assert backbone.context_length == 96
-    fit = prompts_that_fit(backbone, of_lengths(3, 48, 5, 49, 96, 97), 64, shortens=True)
+    fit = filter_prompts(backbone, of_lengths(3, 48, 5, 49, 96, 97), 64, shortens=True)
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([0, 1, 2], 48, 3)
     assert fit.message == "3 prompts left out: too long for the model with 48 new tokens"
-    fit = prompts_that_fit(backbone, of_lengths(3, 32), 64, shortens=True)
+    fit = filter_prompts(backbone, of_lengths(3, 32), 64, shortens=True)
     assert (len(fit.prompts), fit.response_length, fit.too_long_count, fit.message) == (2, 64, 0, "")
 
 
 def test_with_only_long_prompts_the_shortest_sets_the_response_length(backbone):
-    fit = prompts_that_fit(backbone, of_lengths(95, 90, 91), 64, shortens=True)
+    fit = filter_prompts(backbone, of_lengths(95, 90, 91), 64, shortens=True)
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([1], 6, 2)
 
 
 def test_max_new_tokens_is_used(backbone):
-    fit = prompts_that_fit(backbone, of_lengths(3, 48, 91, 92), 5)
+    fit = filter_prompts(backbone, of_lengths(3, 48, 91, 92), 5)
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([0, 1, 2], 5, 1)
     assert fit.message == "1 prompt left out: too long for the model with 5 new tokens"
-    assert prompts_that_fit(backbone, [], 5) == ([], 5, 0)
+    assert filter_prompts(backbone, [], 5) == ([], 5, 0)
 
 
 @pytest.mark.parametrize(("words", "max_new_tokens"), [((96, 200), None), ((95,), 2)])
 def test_no_fitting_prompt_is_an_error_with_advice(backbone, words, max_new_tokens):
     with pytest.raises(ModelError, match=rf"the shortest takes {words[0]}.*reads 96 in all.*longer context"):
-        prompts_that_fit(backbone, of_lengths(*words), max_new_tokens or 64, shortens=max_new_tokens is None)
+        filter_prompts(backbone, of_lengths(*words), max_new_tokens or 64, shortens=max_new_tokens is None)
 
 
 def too_long(lab):

@@ -20,7 +20,7 @@ from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
-from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import builtin_judge
@@ -94,7 +94,7 @@ def test_reward_model_and_three_steps_within_the_budget(project_with_labels):
     assert row.report["accuracy"] > 0.5
     backbone, adapters = cache.load_project(project)
     before = tiny_models.weights_hash(backbone)
-    texts = [prompt.text for prompt in prompts_that_fit(backbone, prompts(db, project.id, "train"), 24).prompts]
+    texts = [prompt.text for prompt in filter_prompts(backbone, prompts(db, project.id, "train"), 24).prompts]
     config = PolicyConfig.for_algorithm(
         "ppo", steps=3, batch_size=8, max_new_tokens=24, temperature=project.temperature, sample_count=2
     )

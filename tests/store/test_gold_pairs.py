@@ -134,7 +134,7 @@ def seen_of_a_pair(
             return False
         return True
 
-    pair_leases.lease_on_top(db, pair.id, "a", rules, now=now)
+    pair_leases.lease_next(db, pair.id, "a", rules, now=now)
     seen.append(offered("b"))
     if first_choice == "given back":
         pair_leases.end_leases(db, "a", now=now)
@@ -142,7 +142,7 @@ def seen_of_a_pair(
         assert answer("a", Choice(first_choice))
     now = time.time() + 1
     seen += [offered("b"), offered("c")]
-    pair_leases.lease_on_top(db, pair.id, "b", rules, now=now)
+    pair_leases.lease_next(db, pair.id, "b", rules, now=now)
     seen += [leased(db, project, "a", rules, now) == pair.id, offered("c"), answer("b", Choice.SECOND)]
     now = time.time() + 2
     return [*seen, leased(db, project, "a", rules, now) == pair.id, answer("a", Choice.FIRST), offered("c")]

@@ -14,7 +14,7 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy.attribute_refit import WINDOW_STEPS, AttributeRefit, own_scorer
+from rlhf_lab.training.policy.attribute_refit import WINDOW_STEPS, AttributeRefit, copy_scorer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 PROMPTS = tuple(tiny_models.PROMPTS)
@@ -169,4 +169,4 @@ def test_head_scores_are_those_before_the_correction(llama_folder):
 def test_other_scorers_are_left_alone(llama_folder):
     backbone = tiny_models.load(llama_folder)
     for scorer in (None, tiny_models.CountToken(3), WeightedReward(backbone, None, None, {})):
-        assert own_scorer(scorer) == (scorer, None)
+        assert copy_scorer(scorer) == (scorer, None)

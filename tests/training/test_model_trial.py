@@ -147,7 +147,7 @@ def test_a_family_that_needs_another_package(made_up, monkeypatch, tmp_path, cap
     def outline(config):
         raise ImportError("\nit requires the package nonesuch\nInstall it")
 
-    monkeypatch.setattr(small_config, "_outline", outline)
+    monkeypatch.setattr(small_config, "_summarize", outline)
     assert "needs another package for this model (it requires the package nonesuch)." in outcome(
         made_up(), tmp_path, capsys
     )

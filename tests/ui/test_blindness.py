@@ -19,7 +19,7 @@ from rlhf_lab.store import pair_selection
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.label_snapshots import labels_with_gold, snapshot_labels
-from rlhf_lab.store.pair_leases import lease_on_top, leased_pairs
+from rlhf_lab.store.pair_leases import lease_next, leased_pairs
 from rlhf_lab.store.projects import newest_pairs, set_labelling_config
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores
@@ -197,7 +197,7 @@ def two_labs(ctx, tmp_path, monkeypatch):
 def figures_after_answer(lab, pair):
     """Everything that Ann can read after she has judged a pair."""
     PRESENCE._last_seen.clear()
-    lease_on_top(lab.db, pair.id, "Ann", RULES)
+    lease_next(lab.db, pair.id, "Ann", RULES)
     shown_id = label.state(lab, "Ann")["pair"]["id"]
     answer = {"uuid": "new", "pair_id": shown_id, "choice": "left"}
     figures = {

@@ -264,7 +264,7 @@ CHANGED_SETTINGS = {
     "beta raised": ([UP], Level.INFO, "falling, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
     "beta lowered": ([DOWN], Level.WARN, "now falling, and no other curve shows large updates"),
     "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
-    "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: wait a few"),
+    "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "lr went from 0.001 to 0.0001 after step 4: wait a few"),
     "both at once": ([UP, SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
     "after the fall": ([UP._replace(step=9)], Level.WARN, "now falling, and no other curve shows large updates"),
     "not yet in use": ([UP._replace(step=10)], Level.WARN, "now falling, and no other curve shows large updates"),

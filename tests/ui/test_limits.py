@@ -21,7 +21,7 @@ from rlhf_lab.jobs import engine_process, queue, scheduler
 from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.store import pair_leases
 from rlhf_lab.store.annotators import add_person
-from rlhf_lab.store.pair_leases import count_active_annotators, end_leases, lease_on_top, lease_pair
+from rlhf_lab.store.pair_leases import count_active_annotators, end_leases, lease_next, lease_pair
 from rlhf_lab.store.pair_selection import running_leases
 from rlhf_lab.ui import limits
 from rlhf_lab.ui.auth import api_clients
@@ -265,7 +265,7 @@ def test_undoing_holds_no_further_pairs(ctx, monkeypatch):
     assert leases[0].pair.id not in held()
     vote = Vote("again", leases[0].pair.id, "Ann", Source.HUMAN, Choice.TIE, True)
     assert pair_leases.vote_on_lease(ctx.db, vote, rules).choice is Choice.TIE
-    lease_on_top(ctx.db, leases[1].pair.id, "Ann", rules)
+    lease_next(ctx.db, leases[1].pair.id, "Ann", rules)
     assert held() == [leases[1].pair.id]
     limiter = limits.LeaseLimiter()
     assert [limiter.may_hold(*ask, 60) for ask in (("a", "x", 1), ("b", "x", 79), ("a", "x", 2))] == [True, True, False]

@@ -21,7 +21,7 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.tournaments import add_tournament, answer_tournament_pair, lease_tournament_pair
 from rlhf_lab.ui.share import page as share
 from rlhf_lab.ui.share.page import import_map, resolve, share_page
-from rlhf_lab.ui.share.recording import blind_pairs, record, spread_out
+from rlhf_lab.ui.share.recording import blind_pairs, evenly_spaced, record
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 ${x} <!--"
 TOKENS = TokenRecord(
@@ -197,8 +197,8 @@ def test_scripts_import_each_other_by_names_that_the_map_has():
 
 
 def test_many_steps_are_thinned_evenly():
-    assert spread_out(list(range(10)), 4) == [0, 3, 6, 9]
-    assert spread_out([1, 2], 4) == [1, 2]
+    assert evenly_spaced(list(range(10)), 4) == [0, 3, 6, 9]
+    assert evenly_spaced([1, 2], 4) == [1, 2]
 
 
 def test_a_page_that_is_too_large_is_refused(ctx, run, monkeypatch):

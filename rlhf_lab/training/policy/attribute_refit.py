@@ -59,7 +59,7 @@ class AttributeRefit:
         self.model.correction = dataclasses.replace(self.correction, slopes=tensors[SLOPES].clone())
 
 
-def own_scorer(scorer: Scorer | None) -> tuple[Scorer | None, AttributeRefit | None]:
+def copy_scorer(scorer: Scorer | None) -> tuple[Scorer | None, AttributeRefit | None]:
     """The scorer with a reward model of its own if the model ignores attributes, and what refits it."""
     model = scorer.reward_model if isinstance(scorer, WeightedReward) else scorer
     if not isinstance(model, RewardModel) or model.correction is None:

@@ -37,7 +37,7 @@ from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy import run_evaluation, trpo_update, update
-from rlhf_lab.training.policy.attribute_refit import own_scorer
+from rlhf_lab.training.policy.attribute_refit import copy_scorer
 from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.invariants import (
     check_finite,
@@ -123,7 +123,7 @@ class PolicyTrainer:
         on_progress: ProgressCallback = no_progress, distributed: Distributed = SINGLE_PROCESS,
     ) -> None:  # fmt: skip
         check_process_count(distributed.world_size, config)
-        scorer, attribute_refit = own_scorer(task.scorer)
+        scorer, attribute_refit = copy_scorer(task.scorer)
         task = dataclasses.replace(task, scorer=scorer)
         self.backbone, self.adapters, self.task = backbone, adapters, task
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
@@ -162,7 +162,7 @@ class PolicyTrainer:
 
     def set_scorer(self, scorer: Scorer) -> None:
         """Score with another reward model from the next step on. The search for the best checkpoint starts again."""
-        own, self.state.attribute_refit = own_scorer(scorer)
+        own, self.state.attribute_refit = copy_scorer(scorer)
         self.task = dataclasses.replace(self.task, scorer=own)
         self.state.kl_control.score_unit = self.state.kl_control.best = None
 

@@ -30,7 +30,7 @@ class HeadFit(NamedTuple):
 
     weights: (F,) float32, of features; bias: makes the mean score of the reference texts 0. scaled_weights: (F,) float64,
     of scaled features. held_out: (n,) float64, score differences by heads fitted without the labels of the same group.
-    effects: of the attributes that are fitted beside the features; the scores do not contain them.
+    effects: of the attributes that are fitted jointly with the features; the scores do not contain them.
     """
 
     indices: list[int]
@@ -43,8 +43,8 @@ class HeadFit(NamedTuple):
 
 
 class PairAttributes(NamedTuple):
-    """Attributes (A of them) that are fitted beside the features, float64: of chosen minus rejected (N, A), and of the reference
-    texts (M, A)."""
+    """Attributes (A of them) that are fitted jointly with the features, float64: of chosen minus rejected (N, A), and of the
+    reference texts (M, A)."""
 
     differences: Tensor
     reference: Tensor
@@ -105,7 +105,7 @@ class HeadFitter:
         return HeadFit(indices, weights, bias, scaled_weights.double(), torch.from_numpy(held_out), ridge, effects)
 
     def attribute_scores(self, fit: HeadFit) -> Tensor:
-        """(N,) float32: what the attributes add to the log-odds of each comparison beside the head; 0 without attributes.
+        """(N,) float32: what the attributes add to the log-odds of each comparison in addition to the head; 0 without attributes.
 
         The head reads whole features. The fit has their residuals, so what the head adds through the attributes is subtracted.
         """

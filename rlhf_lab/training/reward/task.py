@@ -179,7 +179,7 @@ class RewardTask:
         return model, losses
 
     def attribute_effects(self) -> list[AttributeEffect]:
-        """The effects of all attributes on the labels, in a head that is fitted beside them; [] without frozen features."""
+        """The effects of all attributes on the labels, in a head that is fitted jointly with them; [] without frozen features."""
         if self.frozen is None:
             return []
         names, frozen = tuple(ATTRIBUTES), self.frozen

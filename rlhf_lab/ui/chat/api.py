@@ -21,7 +21,7 @@ from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
-from rlhf_lab.store.pair_leases import lease_on_top
+from rlhf_lab.store.pair_leases import lease_next
 from rlhf_lab.store.projects import get_labelling_config, prompts
 from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
@@ -245,4 +245,4 @@ def label_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> Non
     rules = get_labelling_config(ctx.db, ctx.project.id)
     check_may_hold(ctx, annotator, rules)
     pair = add_chat_pair(ctx.db, ctx.project.id, prompt, first, second)
-    lease_on_top(ctx.db, pair.id, annotator, rules)
+    lease_next(ctx.db, pair.id, annotator, rules)

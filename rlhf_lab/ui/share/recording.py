@@ -117,7 +117,7 @@ def record_run(ctx: Context, run_id: int) -> RunRecording:
     db, run = ctx.db, get_run(ctx.db, run_id)
     project, feed = get_project(db, run.project_id), feed_of(ctx).full_reply(run)
     feed["static"] = {**feed["static"], "runs": [], "reward_models": [], "tracking": ""}  # of others
-    token_steps = spread_out([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
+    token_steps = evenly_spaced([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
     return {
         "title": run.name,
         "recorded_at": run.created_at,
@@ -126,7 +126,7 @@ def record_run(ctx: Context, run_id: int) -> RunRecording:
         "algorithm": str(run.config.get("algorithm", "")),
         "feed": feed,
         "samples": {
-            step: samples_at_step(db, run.id, step) for step in spread_out(feed["sample_steps"], MAX_SAMPLE_STEPS)
+            step: samples_at_step(db, run.id, step) for step in evenly_spaced(feed["sample_steps"], MAX_SAMPLE_STEPS)
         },
         "tokens": {step: token_view(db, run.id, step) for step in token_steps},
     }
@@ -147,7 +147,7 @@ def record_replay(ctx: Context, run_id: int) -> Replay:
     ]
     frames: list[Frame] = []
     before = 0
-    for step, state in feed_of(ctx).states_at(run, spread_out(range(1, run.step + 1), MAX_FRAMES)).items():
+    for step, state in feed_of(ctx).states_at(run, evenly_spaced(range(1, run.step + 1), MAX_FRAMES)).items():
         seconds = sum(value for at, value in times if before < at <= step)
         frames.append({**state, "seconds": round(seconds, 2)})
         before = step
@@ -192,7 +192,7 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     }
 
 
-def spread_out(steps: Sequence[int], most: int) -> list[int]:
+def evenly_spaced(steps: Sequence[int], most: int) -> list[int]:
     """At most so many of the steps, evenly spread, with the first and the last."""
     if len(steps) <= most:
         return list(steps)

@@ -35,7 +35,7 @@ export class TokenView {
   build() {
     const stepButton = (name, label, sign, offset) =>
       actionButton(name, sign, () => this.move(offset), 'small', { 'aria-label': label });
-    return html`<details class="lab-card microscope" data-do="microscope" ontoggle=${() => this.load()}>
+    return html`<details class="lab-card token-view" data-do="token-view" ontoggle=${() => this.load()}>
       <summary>
         <h2>Token view</h2>
         <span class="muted">
