@@ -187,7 +187,7 @@ MUTANTS = [
            f"{TRPO}test_trpo_halves_a_step_that_goes_too_far"),
     Mutant(NATURAL, "the curvature ignores the temperature", "full_kl(logits.detach(), logits, self.config.temperature)",
            "full_kl(logits.detach(), logits)", f"{TRPO}test_trpo_curvature_is_the_hessian_of_the_kl"),
-    Mutant(NATURAL, "the sign of the gain is flipped", "return loss - new_loss, without", "return new_loss - loss, without",
+    Mutant(NATURAL, "the sign of the gain is flipped", "return loss - new_loss, kl_minus", "return new_loss - loss, kl_minus",
            f"{TRPO}test_trpo_holds_its_constraint_and_gains"),
     Mutant(LORA, "the second derivative treats the merged weight as a constant",
            "merged_weight = merged_weight + (update - update.detach())", "pass", f"{TRPO}test_a_merged_layer_can_be_differentiated_twice"),
