@@ -4,9 +4,7 @@ The steps are: sample pairs, label them with a judge, train a reward model, run 
 """
 
 import argparse
-import contextlib
 import itertools
-import subprocess
 import sys
 import tempfile
 import time
@@ -55,7 +53,7 @@ from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.run_lock import lock_run
-from rlhf_lab.jobs.run_tracking import TRACK_HELP, start_tracking, tracker_entry
+from rlhf_lab.jobs.run_tracking import TRACK_HELP, start_tracking, tracker_entry, wait_for_tracking
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
@@ -261,7 +259,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
             db, project.id, row.id if row else None, f"demo {judge.name}", config=policy_config.to_dict(),
             manifest={"judge": args.judge, **manifest, **tracker}, total_steps=policy_config.steps,
         )  # fmt: skip
-        steps, tracking = policy_config.steps, start_tracking(db, home, run_row)
+        steps = policy_config.steps
+        start_tracking(db, home, run_row)
 
         def on_progress(progress: JobProgress) -> None:
             step = round(progress.fraction * steps)
@@ -281,7 +280,9 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
                 model_cache, project, run_row.id, judge, noise=args.noise, max_new_tokens=policy_config.max_new_tokens
             )
         timer.finish_phase("tournament" if args.tournament else "evaluate", 1.0, "done")
-        _wait_for_tracker(tracking)
+        # the tracker takes the last steps before a temporary home is deleted
+        for words in wait_for_tracking(db, run_row.id, TRACKING_END_S):
+            print(f"demo: {words}", file=sys.stderr)
         labels = labels_to_learn_from(db, project.id)[1]
     return DemoResult(
         labels=len(labels),
@@ -308,13 +309,6 @@ def _tracker_of(args: argparse.Namespace) -> dict[str, Any]:
             "Give --home DIR."
         )
     return entry
-
-
-def _wait_for_tracker(process: subprocess.Popen[bytes] | None) -> None:
-    """Let the tracker take the last steps before a temporary home is deleted."""
-    if process is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TRACKING_END_S)
 
 
 def _prompt_set_of(model: str, judge: Judge) -> str | None:

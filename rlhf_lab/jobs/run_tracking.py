@@ -176,8 +176,20 @@ def start_tracking(db: Database, home: Path, run: Run) -> subprocess.Popen[bytes
     )  # fmt: skip
     _processes.append(process)
     arguments = (process, home, run.id, tracker, started_at)
-    threading.Thread(target=_note_its_end, args=arguments, name=f"tracker of run {run.id}", daemon=True).start()
+    threading.Thread(target=_note_its_end, args=arguments, name=_thread_name(run.id), daemon=True).start()
     return process
+
+
+def _thread_name(run_id: int) -> str:
+    return f"tracker of run {run_id}"
+
+
+def wait_for_tracking(db: Database, run_id: int, timeout_s: float) -> list[str]:
+    """Let the process that this one started for a run's tracker finish; returns what the run's history says of trackers."""
+    for thread in threading.enumerate():
+        if thread.name == _thread_name(run_id):
+            thread.join(timeout_s)
+    return [str(event.payload["words"]) for event in events(db, run_id) if "tracker" in event.payload]
 
 
 def _note_its_end(

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from rlhf_lab.common.enums import RunStatus
 from rlhf_lab.common.records import Run, StepResult
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_tracking
-from rlhf_lab.jobs.run_tracking import Tracker, start_tracking, tracker_entry
+from rlhf_lab.jobs.run_tracking import Tracker, start_tracking, tracker_entry, wait_for_tracking
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.run_metrics import record_step
@@ -266,8 +265,7 @@ def test_a_process_that_ends_without_a_word_is_noted(run_with_tracker, tmp_path,
     monkeypatch.setattr(run_tracking, "_processes", [])
     monkeypatch.setattr(run_tracking.sys, "executable", str(program))
     process = start_tracking(db, home, run)
-    (watcher,) = [one for one in threading.enumerate() if one.name == f"tracker of run {run.id}"]
-    watcher.join(30)
+    said = wait_for_tracking(db, run.id, 30.0)
     assert process.returncode is not None
     noted = [(event.payload["words"], event.applied_step) for event in events(db, run.id)]
     words = (
@@ -275,6 +273,7 @@ def test_a_process_that_ends_without_a_word_is_noted(run_with_tracker, tmp_path,
         f"python -m rlhf_lab track {run.id} --to trackio:mine"
     )
     assert noted == ([(words, 2)] if reason else [])
+    assert said == ([words] if reason else [])
 
 
 def test_a_process_that_said_why_it_failed_is_noted_once(run_with_tracker, tmp_path, monkeypatch):
