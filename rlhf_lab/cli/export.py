@@ -225,7 +225,7 @@ def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Pat
     with _label_progress(args) as on_progress:
         path = export_labels(db, project.id, out, options, force=args.force, on_progress=on_progress)
     _report_left_out(db, project, options)
-    if project.system_prompt and not options.holds_system_prompt:
+    if project.system_prompt and not options.contains_system_prompt:
         print("These columns do not hold the project's system prompt: use --messages.", file=sys.stderr)
     return [path]
 

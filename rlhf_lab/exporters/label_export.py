@@ -84,7 +84,7 @@ class LabelExportOptions:
         return self.ties == "drop" or self.layout != "votes"
 
     @property
-    def holds_system_prompt(self) -> bool:
+    def contains_system_prompt(self) -> bool:
         """TRL's columns hold one as a message only."""
         return self.messages or self.layout in FULL_LAYOUTS
 
@@ -302,7 +302,7 @@ def _text_columns(
             text = plain_prompt(prompt)
             return {"chosen": text + chosen, "rejected": text + rejected}
         columns = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-        if system_prompt and options.holds_system_prompt:
+        if system_prompt and options.contains_system_prompt:
             has_own = chat_of_prompt(prompt)[0]["role"] == "system"
             columns["system"] = "" if has_own else system_prompt
         return columns

@@ -12,7 +12,7 @@
     row_options                     how rows are parsed; what votes call the texts of a row
     row_parser                      a row -> its prompt, texts and votes; every error names its row
     text_names                      which side a column means; columns with names of the texts
-    doubts                          what texts and numbers can mean besides what they seem to; the user says which
+    questions                       what texts and numbers can mean besides what they seem to; the user says which
     remedies                        advice, for the command line and for the page
     parser                          a whole file -> ParsedFile (mapping, votes, errors); writes nothing
     parsed_rows                     the records that the parser returns

@@ -361,12 +361,12 @@ def _decode(text: str) -> tuple[Any, str]:
         value, error = _decode(value)
     if isinstance(value, list | dict):
         return value, error
-    straight = _straighten(text)
+    straight = _normalize_quotes(text)
     value, error = _decode(straight) if straight != text else (text, "")
     return (value, error) if isinstance(value, list | dict) else (written, "")
 
 
-def _straighten(text: str) -> str:
+def _normalize_quotes(text: str) -> str:
     """A text all of whose quotes are curly with straight ones; any other text unchanged."""
     for curly, straight in _CURLY_QUOTES.items():
         if not set(curly).isdisjoint(text):

@@ -259,7 +259,9 @@ def with_second_score(overrides: Mapping[str, str], available: Iterable[str]) ->
     return ({"score_second": successor} if column and successor in available else {}) | dict(overrides)
 
 
-def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]) -> None:
+def reject_ambiguous_columns(
+    mapping: ColumnMapping, overrides: Mapping[str, str], filled_columns: Iterable[str]
+) -> None:
     """Raise ColumnMappingError if several columns have names of one meaning that decides what a row says.
 
     filled_columns: those with a value in at least one row.
@@ -271,10 +273,10 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
         if column is None or meaning in overrides:
             continue
         names = [name_key(name) for name in MEANINGS[meaning] + (FURTHER_PROMPT_NAMES if meaning == "prompt" else ())]
-        rivals = [column, *(name for name in unused if name_key(name) in names)]
-        if len(rivals) > 1:
-            histories = [name for name in rivals if name_key(name) == "history"]
-            prompts = [name for name in rivals if name not in histories]
+        candidates = [column, *(name for name in unused if name_key(name) in names)]
+        if len(candidates) > 1:
+            histories = [name for name in candidates if name_key(name) == "history"]
+            prompts = [name for name in candidates if name not in histories]
             also = [map_option("input", name) for name in prompts[1:2]] + [map_option("history", *histories)] * bool(
                 histories
             )
@@ -284,8 +286,8 @@ def reject_rival_columns(mapping: ColumnMapping, overrides: Mapping[str, str], f
                 else ""
             )
             raise ColumnMappingError(
-                f'Several columns can mean "{meaning}": {_join_names(rivals)}.',
-                f"Say which: {' or '.join(map_option(meaning, name) for name in rivals[:6])}{both}.",
+                f'Several columns can mean "{meaning}": {_join_names(candidates)}.',
+                f"Say which: {' or '.join(map_option(meaning, name) for name in candidates[:6])}{both}.",
             )
 
 

@@ -105,7 +105,7 @@ LAYOUTS = (
 
 
 @dataclass(frozen=True)
-class UnfoldedRows:
+class ExpandedRows:
     """Rows of two texts; mapping, choices: what is known about them, as given with --map and --choices."""
 
     rows: Sequence[SourceRow | RowError]
@@ -113,16 +113,16 @@ class UnfoldedRows:
     choices: str = ""
 
 
-def unfold_rows(
+def expand_rows(
     rows: Sequence[SourceRow | RowError], overrides: Mapping[str, str], max_rows: int, answers: Collection[str] = ()
-) -> UnfoldedRows:
+) -> ExpandedRows:
     """The rows of a file as at most max_rows rows of two texts. answers: keys of ANSWERS.
 
     Raises ColumnMappingError if only the user knows which column holds the votes, or which texts of two lists are compared.
     """
     columns = list_columns(rows)
     if is_own_export(columns):
-        return UnfoldedRows(rows)
+        return ExpandedRows(rows)
     has_pair = has_text_pair(columns, overrides)
     candidates = [layout for layout in LAYOUTS if not (has_pair and _makes_pairs(layout))]
     layout = next((layout for layout in candidates if _has_layout(layout, columns, rows)), Layout("", ()))
@@ -142,7 +142,7 @@ def unfold_rows(
         rows = limit_rows(expand_each(expand)(rows), max_rows, "comparisons")
     mapping = {meaning: column for meaning, column in layout.mapping.items() if meaning not in overrides} | mapping
     choices = layout.choices if overrides.get("choice", mapping.get("choice")) == mapping.get("choice") else ""
-    return UnfoldedRows(rows, mapping, choices)
+    return ExpandedRows(rows, mapping, choices)
 
 
 def _makes_pairs(layout: Layout) -> bool:

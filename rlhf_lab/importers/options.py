@@ -116,7 +116,7 @@ def find_options(
     votes = [known["choice"]] if "choice" in known else [name for name in columns if has_meaning(name, "choice")]
     votes += [name for name in columns if "choice" not in known and _is_ranking(name, rows)]
     vote = next(filter(None, votes), "")
-    if _holds_ranks(vote, rows, texts, columns, answers):
+    if _contains_ranks(vote, rows, texts, columns, answers):
         return Options((texts, *same), vote, 1, holds_ranks=True)
     votes_text = " ".join(str(row.cells.get(vote)) for row in rows)
     words = re.findall(r"(?<![\w.-])\d{1,2}(?![\w.-])", votes_text)
@@ -151,7 +151,7 @@ def _present(texts: Sequence[str], cells: Mapping[str, Any]) -> list[int]:
     return [index for index, name in enumerate(texts) if not is_empty_cell(cells.get(name))]
 
 
-def _holds_ranks(
+def _contains_ranks(
     vote: str, rows: Iterable[SourceRow], texts: Sequence[str], columns: Collection[str], answers: Collection[str]
 ) -> bool:
     """Whether the lists of numbers in the vote's column are ranks of the texts: if only that is possible, or the user says so.

@@ -25,23 +25,12 @@ from rlhf_lab.importers.column_mapping import (
     column_of,
     is_annotator_name,
     map_columns,
-    reject_rival_columns,
+    reject_ambiguous_columns,
     with_second_score,
 )
 from rlhf_lab.importers.comparisons import limit_rows
-from rlhf_lab.importers.doubts import (
-    find_day_first,
-    find_notation,
-    find_ranks,
-    find_repeated_prompt,
-    map_prompt,
-    reject_contradictions,
-    reject_speakers,
-    settle_texts,
-    texts_of,
-)
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
-from rlhf_lab.importers.layouts import UnfoldedRows, unfold_rows
+from rlhf_lab.importers.layouts import ExpandedRows, expand_rows
 from rlhf_lab.importers.left_out import leave_out_doubtful, leave_out_rows
 from rlhf_lab.importers.memory_limit import limited_memory
 from rlhf_lab.importers.parsed_rows import (
@@ -55,6 +44,17 @@ from rlhf_lab.importers.parsed_rows import (
     SourceRow,
     list_columns,
     list_filled_columns,
+)
+from rlhf_lab.importers.questions import (
+    find_day_first,
+    find_notation,
+    find_ranks,
+    find_repeated_prompt,
+    map_prompt,
+    reject_contradictions,
+    reject_speakers,
+    resolve_text_questions,
+    texts_of,
 )
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.remedies import choices_option, map_option
@@ -98,22 +98,22 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
     file_rows = limit_rows(
         leave_out_rows(map(_name_columns, row_stream), request.mapping.values()), request.limits.max_rows, "rows"
     )
-    unfolded = unfold_rows(file_rows, request.mapping, request.limits.max_rows, request.answers)
-    readable_rows = [row for row in unfolded.rows if isinstance(row, SourceRow)]
+    expanded = expand_rows(file_rows, request.mapping, request.limits.max_rows, request.answers)
+    readable_rows = [row for row in expanded.rows if isinstance(row, SourceRow)]
     name = _name_of(request)
     if not readable_rows:
-        error = next((row for row in unfolded.rows if isinstance(row, RowError)), None)
+        error = next((row for row in expanded.rows if isinstance(row, RowError)), None)
         reason = "compares no two texts" if file_rows else "has a header and no row 1"
         raise DataError(f"{name}: {str(error).rstrip('.')}." if error else f"{name} {reason}. Choose a file with rows.")
     available = [*list_columns(readable_rows), *_nested_paths(readable_rows[0].cells)]
     filled_columns = list_filled_columns(readable_rows)
     try:
-        mapping = _find_mapping(request, unfolded, readable_rows, available, filled_columns)
+        mapping = _find_mapping(request, expanded, readable_rows, available, filled_columns)
         unused_columns = [column for column in filled_columns if column not in mapping.used_columns]
-        rows = leave_out_doubtful(unfolded.rows, unused_columns, request.answers)
+        rows = leave_out_doubtful(expanded.rows, unused_columns, request.answers)
         readable_rows = [row for row in rows if isinstance(row, SourceRow)]
-        options = _settle_questions(request, mapping, unfolded.choices, readable_rows, available)
-        votes, errors = _parse_rows(settle_texts(rows, options), options)
+        options = _resolve_questions(request, mapping, expanded.choices, readable_rows, available)
+        votes, errors = _parse_rows(resolve_text_questions(rows, options), options)
     except ColumnMappingError as problem:
         problem.columns = tuple(available)
         raise
@@ -128,20 +128,20 @@ def _parse_file(request: ImportRequest) -> ParsedFile:
 
 def _find_mapping(
     request: ImportRequest,
-    unfolded: UnfoldedRows,
+    expanded: ExpandedRows,
     rows: list[SourceRow],
     available: list[str],
     filled_columns: list[str],
 ) -> ColumnMapping:
     """The meaning of each column. Raises ColumnMappingError for what only the user knows."""
-    overrides = with_second_score(unfolded.mapping | dict(request.mapping), list_columns(rows))
+    overrides = with_second_score(expanded.mapping | dict(request.mapping), list_columns(rows))
     mapping = follow_texts(map_columns(available, overrides), request.mapping, request.answers)
-    reject_rival_columns(mapping, overrides, filled_columns)
+    reject_ambiguous_columns(mapping, overrides, filled_columns)
     _reject_unread_ties(mapping, overrides, rows, filled_columns)
     return map_prompt(mapping, overrides, rows, filled_columns)
 
 
-def _settle_questions(
+def _resolve_questions(
     request: ImportRequest, mapping: ColumnMapping, choices: str, rows: list[SourceRow], available: list[str]
 ) -> ParseOptions:
     """How the rows are parsed, by what the user said about votes, texts, numbers and dates. choices: those of the layout.

@@ -63,21 +63,21 @@ class ParseOptions:
 
         A name that means both texts means neither.
         """
-        names = _names_of(self._possible_sides(row)) | self.sure_names_in(row)
+        names = _names_of(self._possible_sides(row)) | self.unambiguous_names_in(row)
         if "votes=words" in self.answers:
             names = {name: choice for name, choice in names.items() if choice_of_word(name, self.choices) is None}
         return names
 
-    def sure_names_in(self, row: SourceRow) -> dict[str, Choice]:
+    def unambiguous_names_in(self, row: SourceRow) -> dict[str, Choice]:
         """As `names_in`; those that come before the usual meaning of a word."""
-        return self.text_names | _names_of(self._sure_sides(row))
+        return self.text_names | _names_of(self._certain_sides(row))
 
     def shared_names_in(self, row: SourceRow) -> set[str]:
         """The names, in lower case, that a row gives both texts."""
-        names = ((normalize_cell(a).casefold(), normalize_cell(b).casefold()) for a, b in self._sure_sides(row))
+        names = ((normalize_cell(a).casefold(), normalize_cell(b).casefold()) for a, b in self._certain_sides(row))
         return {a for a, b in names if a == b and a not in ("", "none", "nan")}
 
-    def _sure_sides(self, row: SourceRow) -> list[tuple[Any, Any]]:
+    def _certain_sides(self, row: SourceRow) -> list[tuple[Any, Any]]:
         columns = [self.mapping.by_meaning.get(choice.value, "") for choice in (Choice.FIRST, Choice.SECOND)]
         sides = [(cell_at(row.cells, a), cell_at(row.cells, b)) for a, b in self.name_columns.sure]
         return sides + list(zip(*(_ids_beside(row, column) for column in columns), strict=True))

@@ -68,27 +68,27 @@ TEXT_START = re.compile(r"\A(?:\s|<s>|<bos>|\[BOS\])+", re.IGNORECASE)
 CUT_LIST = re.compile(r"""\s*\[\s*(["'])(?!.*\1\s*\])(?!.*\]\s*\Z)""", re.DOTALL)
 
 
-def settle_texts(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> list[SourceRow | RowError]:
+def resolve_text_questions(rows: Iterable[SourceRow | RowError], options: ParseOptions) -> list[SourceRow | RowError]:
     """The rows; LeftOut in place of those with texts in doubt that the user leaves out.
 
     Raises ColumnMappingError for what only the user can decide.
     """
-    settled: list[SourceRow | RowError] = []
+    resolved: list[SourceRow | RowError] = []
     rows = list(rows)
     printed = _printed_columns(rows, options)
     for row in rows:
         key, column, reason = ("", "", "")
         if isinstance(row, SourceRow) and "first_on_left" not in options.mapping.by_meaning:  # no export of a lab
-            key, column, reason = _find_doubt(row, options, printed)
+            key, column, reason = _find_ambiguity(row, options, printed)
         if not key:
-            settled.append(row)
+            resolved.append(row)
             continue
         answer = "chats" if key == "chats" else "texts"
         if f"{answer}=skip" not in options.answers:
             message = f"{row.location}: {column} {reason}."
             raise ColumnMappingError(message, answers=(f"{answer}=plain", f"{answer}=skip"))
-        settled.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
-    return settled
+        resolved.append(LeftOut(row.row_number, row.location, f"{column} {UNDIVIDED[key]}"))
+    return resolved
 
 
 def texts_of(rows: Iterable[SourceRow | RowError], options: ParseOptions, meaning: str) -> list[str]:
@@ -105,7 +105,7 @@ def _printed_columns(rows: Iterable[SourceRow | RowError], options: ParseOptions
     }
 
 
-def _find_doubt(row: SourceRow, options: ParseOptions, printed: Collection[str]) -> tuple[str, str, str]:
+def _find_ambiguity(row: SourceRow, options: ParseOptions, printed: Collection[str]) -> tuple[str, str, str]:
     """(key of UNDIVIDED, column, what its text looks like) for the first text in doubt; three times "" for none."""
     mapping = options.mapping
     for meaning in (*TEXT_MEANINGS, *FURTHER_TEXTS):
@@ -218,7 +218,7 @@ def reject_contradictions(rows: Iterable[SourceRow], options: ParseOptions) -> N
             word = choice_of_word(vote, options.choices)
             if word in (None, name) or is_answered:
                 continue
-            if options.choices or choice_of_name(vote, options.sure_names_in(row)) is None:
+            if options.choices or choice_of_name(vote, options.unambiguous_names_in(row)) is None:
                 raise ColumnMappingError(
                     f'{row.location}: the vote is "{str(vote)[:40]}", the name of the {name} text in this row, but as a word it '
                     f"means {word}.",
@@ -383,7 +383,7 @@ def map_prompt(
         for name in filled_columns
         if name not in used
         and not (name.lower() == "history" and "history" in overrides)
-        and (name.lower() in FURTHER_PROMPT_NAMES or any(_holds_text(row.cells.get(name)) for row in rows))
+        and (name.lower() in FURTHER_PROMPT_NAMES or any(_contains_text(row.cells.get(name)) for row in rows))
     ]
     conversations = [name for name in candidates if name.lower() in CONVERSATION_NAMES]
     if len(conversations) == 1:
@@ -416,10 +416,10 @@ def _is_whole_conversation(chosen: Any) -> bool:
     return bool(cell.error) or chosen is None or is_transcript(normalize_transcript(str(chosen), is_prompt=False))
 
 
-def _holds_text(value: Any) -> bool:
+def _contains_text(value: Any) -> bool:
     """Whether a cell can hold a prompt: a text that is not a number, or a list or an object with one."""
     if isinstance(value, str):
         return not is_empty_cell(value) and not is_number_or_bool(normalize_cell(value))
     if isinstance(value, dict):
         value = list(value.values())
-    return isinstance(value, list) and any(map(_holds_text, value))
+    return isinstance(value, list) and any(map(_contains_text, value))
