@@ -11,6 +11,7 @@ from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
 from rlhf_lab.exporters.card_parts import card_header, embedded_note, label_summary, prompt_code, sampled_with
 from rlhf_lab.exporters.json_io import to_strict_json
+from rlhf_lab.store.reward_model_list import accuracy_of
 
 #: Titles and units of the metrics on a merged model's card.
 MODEL_CARD_FIGURES = {
@@ -210,7 +211,7 @@ def _reward_rows(row: RewardModelRow | None, *, with_accuracy: bool = False) -> 
         return ""
     rows = [f"| reward model | {row.id}, from {label_summary(row)} |"]
     if with_accuracy:
-        accuracy = row.report.get("accuracy")
+        accuracy = accuracy_of(row.report).value
         rows.append(
             f"| its accuracy on unseen pairs | {'not measured' if accuracy is None else f'{accuracy:.1%} (cross-validated)'} |"
         )

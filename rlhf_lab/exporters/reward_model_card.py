@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_lab.common.records import Project, RewardModelRow
 from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.exporters.card_parts import card_header, embedded_note, label_summary, prompt_code, sampled_with
+from rlhf_lab.store.reward_model_list import accuracy_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RewardModelFacts:
 
 def reward_model_card(facts: RewardModelFacts) -> str:
     row, base, head_config, offset = facts.row, facts.base, facts.head_config, facts.offset
-    accuracy = row.report.get("accuracy")
+    accuracy = accuracy_of(row.report).value
     accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
     code = scoring_code(facts)
     lacks = f"\nIt is not a sequence classifier that transformers loads: that needs {' and '.join(facts.unmet)}.\n" if (

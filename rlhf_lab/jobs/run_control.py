@@ -7,7 +7,6 @@ recorded.
 import dataclasses
 import itertools
 import json
-import math
 import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +40,7 @@ from rlhf_lab.rewards.terms import OWN, REWARD_MODEL, TERMS_KEY, RewardTerm, che
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import current_labels, labels_with_gold, load_comparisons, snapshot_annotators
 from rlhf_lab.store.projects import get_project, prompts
-from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
+from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models
 from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
     add_event,
@@ -368,9 +367,9 @@ def accuracy_warning(report: Mapping[str, Any]) -> str:
     report: of the reward model. The lower end of the accuracy's interval is compared with chance, or the accuracy if there is no
     interval.
     """
-    values = [report.get(name) for name in ("accuracy_low", "accuracy")]
-    measured = [value for value in values if value is not None and math.isfinite(value)]
-    if measured and measured[0] > 0.5:
+    accuracy = accuracy_of(report)
+    least = accuracy.value if accuracy.low is None else accuracy.low
+    if least is not None and least > 0.5:
         return ""
     return "On held-out pairs it may rank no better than chance: label more pairs first."
 

@@ -46,7 +46,8 @@ class Standing:
 
     score: of the Bradley-Terry model, log-odds relative to the first contestant, the base model where it takes part; None for a
     contestant that no answers connect to the first one, directly or through others: it is not compared. low, high: the 95 %
-    interval, for other prompts; None for an end that the answers do not limit, such as the upper one without a defeat.
+    interval, for other prompts; None for an end that the answers do not limit, such as the upper one without a defeat. kl,
+    reward, gold: means over its texts; None if not measured, or not to be shown.
     """
 
     contestant: int
@@ -55,7 +56,7 @@ class Standing:
     low: float | None
     high: float | None
     answers: int
-    kl: float
+    kl: float | None
     reward: float | None
     gold: float | None
 

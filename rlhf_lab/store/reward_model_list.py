@@ -5,11 +5,12 @@ Each row is read only once. Rows never change, except that erasing a person repl
 table.
 """
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -118,6 +119,21 @@ def _listed(row: AnyRow, votes: VoteTable) -> ListedRewardModel:
         loss=downsample_values(row.report.get("loss", []), MAX_LOSS_POINTS),
         trained_pairs=np.unique(votes.pair[stored]),
     )
+
+
+class ReportedAccuracy(NamedTuple):
+    """The accuracy of a reward model on held-out labels, and its 95 % interval. None: not measured, or not by the version of the
+    lab that trained the model."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def accuracy_of(report: Mapping[str, Any]) -> ReportedAccuracy:
+    """What a stored report says."""
+    values = (report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high"))
+    return ReportedAccuracy(*(None if value is None or not math.isfinite(value) else float(value) for value in values))
 
 
 def label_count_of(report: Mapping[str, Any], trained_count: int) -> int:

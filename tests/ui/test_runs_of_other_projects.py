@@ -36,7 +36,7 @@ def test_the_requests_about_runs_are_known():
         for name in endpoint.payload.model_fields
         if "run" in name.split("_") or "runs" in name.split("_")
     }
-    assert others == {"run", "runs", "run_name"}  # run_name: of one that is started
+    assert others == {"run", "runs", "run_name"}  # run_name: of one that is imported
     reads = {path for path, endpoint in ENDPOINTS.items() if endpoint.is_read}
     assert reads >= {"train/samples", "train/tokens", "train/metric_points", "train/points", "share/replay"}
 

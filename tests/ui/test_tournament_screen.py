@@ -111,6 +111,25 @@ def test_no_answer_enters_the_ranking_while_somebody_judges():
     assert ranked([*before, *own, screen, *rest], 1601.0) == before
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_means_that_tell_the_models_apart_are_hidden_until_the_judging_is_over(ctx, written, monkeypatch, is_shared):
+    seen_by, now = ctx.as_multi_user(open_to_all=True) if is_shared else ctx, time.time()
+
+    def means(visitor, after=0):
+        for module in (tournament.time, stored_tournaments.time):
+            monkeypatch.setattr(module, "time", lambda: now + after)
+        rows = tournament.state(seen_by, written.id, visitor)["ranking"]["rows"]
+        return {(row.kl, row.reward, row.gold) for row in rows}
+
+    hidden = {(None, None, None)}
+    assert means("ann") == means("") == hidden  # nobody has judged yet
+    pair = judge(seen_by, "ann", tournament_id=written.id)["pair"]
+    assert means("bob") == hidden  # a pair is on screen
+    judge(seen_by, "ann", tournament_id=written.id, token=pair["token"], choice="left")
+    assert means("ann") == means("", 500) == hidden
+    assert means("ann", 700) == {(0.0, 0.0, None), (1.0, 1.0, None)}  # nobody has judged for ten minutes
+
+
 def test_who_only_skips_waits(ctx, written, monkeypatch):
     monkeypatch.setattr(quality, "MAX_SKIPS", 2)
     state = judge(ctx, "ann", tournament_id=written.id)

@@ -17,7 +17,7 @@ from rlhf_lab.jobs.mirror_loop import MIRROR_VARIABLE, MirrorView, mirror_view
 from rlhf_lab.jobs.startup_project import StartupPhase
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.reward_model_list import list_reward_models
+from rlhf_lab.store.reward_model_list import accuracy_of, list_reward_models
 from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
@@ -166,6 +166,7 @@ def state(ctx: Context) -> HeaderState:
     project, counted_at = ctx.project, time.time_ns() // 1000
     label_counts = retraining.get_label_progress(ctx.db, project.id)
     row = run_control.best_supported(list_reward_models(ctx.db, project.id))
+    accuracy = accuracy_of(row.report if row else {})
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
     engine = engine_process.engine_state(ctx.db)
@@ -178,9 +179,9 @@ def state(ctx: Context) -> HeaderState:
         "simulated": label_counts.simulated,
         "reward": {
             "id": row.id,
-            "accuracy": rounded_bound(row.report["accuracy"]),
-            "low": rounded_bound(row.report["accuracy_low"]) if row.report["accuracy"] is not None else None,
-            "high": rounded_bound(row.report["accuracy_high"]),
+            "accuracy": rounded_bound(accuracy.value),
+            "low": rounded_bound(accuracy.low),
+            "high": rounded_bound(accuracy.high),
             "simulated": row.source is Source.SIMULATED,
         } if row else None,
         "engine": _engine_view(engine, job is not None),

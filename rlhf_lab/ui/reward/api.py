@@ -15,7 +15,7 @@ from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.quality.queries import request_new_vote, restore_vote
 from rlhf_lab.store.blind_tests import open_test_models
-from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, listed_model
+from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models, listed_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.context import Context
@@ -321,9 +321,7 @@ def training_view(ctx: Context, job: Job) -> Training:
 
 
 def model_summary(row: ListedRewardModel) -> ModelSummary:
-    accuracy, low, high = (
-        rounded_bound(row.report.get(name)) for name in ("accuracy", "accuracy_low", "accuracy_high")
-    )
+    accuracy, low, high = map(rounded_bound, accuracy_of(row.report))
     return {
         "id": row.id, "labels": row.label_count, "accuracy": accuracy, "low": low, "high": high,
         "source": row.source, "source_text": source_text(row), "created_at": row.created_at,

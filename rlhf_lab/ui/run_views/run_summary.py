@@ -23,7 +23,7 @@ from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import duration_text
 from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.reward_model_list import ListedRewardModel
+from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
@@ -199,8 +199,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
 
 def reward_model_label(row: ListedRewardModel) -> str:
     """A reward model in a list: "3: 40 simulated labels, accuracy 81 %"."""
-    values = [row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high")]
-    accuracy, low, high = (value if value is not None and math.isfinite(value) else None for value in values)
+    accuracy, low, high = accuracy_of(row.report)
     if accuracy is None:
         accuracy_text = "accuracy not measured"
     elif low is None or high is None or high - low <= MAX_INTERVAL_WIDTH:

@@ -23,6 +23,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.store.blind_tests import ENDED_KEY, answers, blind_tests
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_model_list import accuracy_of
 from rlhf_lab.store.reward_models import reward_model_of
 from rlhf_lab.store.run_metrics import metric_series, samples_at, token_record_steps
 from rlhf_lab.store.runs import get_run
@@ -172,11 +173,10 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     recording = record_run(ctx, run_id)
     steps = list(recording["samples"])
     reward_model = reward_model_of(db, current_reward_model_id(RunView.load(db, run)))
-    report = reward_model.report if reward_model else {}
     tests = list(finished_tests(ctx, run))
     test = next((test for test in tests if pairs_of_test(test, run.id)), tests[0] if tests else None)
     tested_pairs = pairs_of_test(test, run.id) if test else []
-    accuracy = [report[name] for name in ("accuracy", "accuracy_low", "accuracy_high") if report.get(name) is not None]
+    accuracy = [value for value in accuracy_of(reward_model.report if reward_model else {}) if value is not None]
     return {
         **recording,
         "recorded_at": time.time(),

@@ -4,9 +4,11 @@ The pairs are judged as in a blind test. These answers are not labels: nothing i
 """
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NotRequired
 
 from pydantic import Field
@@ -226,9 +228,7 @@ def state(ctx: Context, tournament_id: int | None, annotator: str) -> Tournament
         "own_count": sum(answer.annotator == annotator for answer in given),
         "answers_note": answers_note(given),
         "pause_note": PAUSE_NOTE if shown is None and is_skipping(answers, annotator, time.time() - LEASE_S) else "",
-        "ranking": _ranking(
-            ctx, job, contestants, ranked_answers(contestants, answers, is_shared=ctx.access.is_multi_user)
-        ),
+        "ranking": _ranking(ctx, job, contestants, answers, is_shared=ctx.access.is_multi_user),
     }
 
 
@@ -253,9 +253,9 @@ def ranking_of_run(ctx: Context, run: Run) -> Ranking | None:
         job = queue.get_job(ctx.db, tournament.job_id)
         contestants = contestants_of(job.result) if job.status is JobStatus.DONE and job.result else []
         if any(contestant.model.startswith(f"run/{run.id}/") for contestant in contestants):
-            ranked = ranked_answers(contestants, tournament_answers(ctx.db, tournament.id), is_shared=True)
-            if ranked:
-                return _ranking(ctx, job, contestants, ranked)
+            ranking = _ranking(ctx, job, contestants, tournament_answers(ctx.db, tournament.id), is_shared=True)
+            if ranking["answers"]:
+                return ranking
     return None
 
 
@@ -275,8 +275,15 @@ def answers_note(answers: list[TournamentAnswer]) -> str:
     )
 
 
-def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer]) -> Ranking:
+def _ranking(
+    ctx: Context, job: Job, contestants: list[Contestant], answers: list[TournamentAnswer], *, is_shared: bool
+) -> Ranking:
+    """The ranking by `ranked_answers`. Before the first answer and while somebody judges, it has no mean KL, reward and gold:
+    these would help to tell the models of the texts apart."""
     assert job.result is not None
+    now = time.time()
+    is_judged = math.isfinite(judging_since(contestants, answers, now, LEASE_S, waits_for_others=is_shared))
+    answers = ranked_answers(contestants, answers, now, is_shared=is_shared)
     gold: list[list[float]] = []
     with contextlib.suppress(StoreError):
         row = get_reward_model(ctx.db, int(job.payload.get("reward_model_id") or 0))
@@ -284,6 +291,8 @@ def _ranking(ctx: Context, job: Job, contestants: list[Contestant], answers: lis
             score = JUDGES[judge_name].score
             gold = [list(map(score, job.result["prompts"], contestant.texts)) for contestant in contestants]
     standings = rank_contestants(contestants, answers, gold)
+    if is_judged or not answers:
+        standings = [replace(standing, kl=None, reward=None, gold=None) for standing in standings]
     wins, order = win_matrix(len(contestants), answers), [standing.contestant for standing in standings]
     return {
         "answers": len(answers),

@@ -15,7 +15,8 @@ const ABOUT =
   'the opposite. "Not compared": no answers connect the model ' +
   'to the base model yet, so it has no place. KL, reward and gold are means over the texts of this tournament.';
 const ABOUT_ANSWERS =
-  ' While somebody judges, the ranking stays as it was, so that it does not say which models the answers were about. ' +
+  ' They are hidden until the answers are in the ranking. ' +
+  'While somebody judges, the ranking stays as it was, so that it does not say which models the answers were about. ' +
   'New answers are added when nobody has judged for ten minutes, or no pair is left.';
 
 export class RankingView {

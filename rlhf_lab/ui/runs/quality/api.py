@@ -21,7 +21,7 @@ from rlhf_lab.quality.agreement import (
     quality_over_time,
 )
 from rlhf_lab.quality.queries import columns_of, request_new_vote, unlikely_labels, vote_columns
-from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models, newest_listed
+from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models, newest_listed
 from rlhf_lab.store.vote_table import current_votes
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, Payload
@@ -217,12 +217,12 @@ def is_training(ctx: Context) -> bool:
 
 
 def trained_on(row: ListedRewardModel) -> TrainedOn:
-    weights, names = row.report.get("weights") or {}, row.annotators
+    weights, names, accuracy = row.report.get("weights") or {}, row.annotators, accuracy_of(row.report)
     return {
         "id": row.id, "labels": row.trained_count, "source": row.source,
         "people": [(name, weights.get(name, 1)) for name in names[:MAX_MODEL_PEOPLE]], "annotator_count": len(names),
-        "has_selection": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
-        "low": row.report.get("accuracy_low"), "high": row.report.get("accuracy_high"),
+        "has_selection": bool(row.report.get("annotators")), "accuracy": accuracy.value,
+        "low": accuracy.low, "high": accuracy.high,
     }  # fmt: skip
 
 
