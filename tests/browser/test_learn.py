@@ -1,5 +1,6 @@
 """The screen Learn in a browser: every page by keyboard at two widths, its question answered, and progress that stays."""
 
+import dataclasses
 import re
 
 import pytest
@@ -119,20 +120,26 @@ TOKENS = TokenRecord(
 )  # fmt: skip
 
 
-def add_finished_run(db, project_id: int) -> int:
+def add_finished_run(db, project_id: int, notable_row: int = 0) -> int:
+    """With two responses in each step; the one of `notable_row` has the largest advantages."""
     config = PolicyConfig.for_algorithm("ppo", steps=4).to_dict()
     snapshot = LabelSnapshot((1, 2, 3), "digest", Source.SIMULATED)
     model = add_reward_model(db, project_id, "x", config={}, report={"accuracy": 0.8}, snapshot=snapshot)
     run = create_run(db, project_id, model.id, "a run", config=config, manifest={}, total_steps=4)
+    rows = [
+        dataclasses.replace(TOKENS, row=row, tokens=list(letters), advantage=[2.0 if row == notable_row else 1.0] * 3)
+        for row, letters in enumerate(("abc", "def"))
+    ]
     for step in range(5):
         samples = [Sample("Once", 1, f"text {step}", 0.5)] if step % 2 == 0 else []
-        record_step(db, run.id, StepResult(step, {}, [TOKENS] if step else [], samples))
+        record_step(db, run.id, StepResult(step, {}, rows if step else [], samples))
     return run.id
 
 
-def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn_yet(lab, open_page):
+@pytest.mark.parametrize(("row", "token"), [(0, "c"), (1, "f")])
+def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn_yet(lab, open_page, row, token):
     with Database.open(lab.home) as db, temporary_project(db, lab.home, idle=True) as project:
-        older, newer = (add_finished_run(db, project.id) for _ in range(2))
+        older, newer = (add_finished_run(db, project.id, row) for _ in range(2))
         page = open_screen(lab, open_page, "Runs & data")
         control(page, "run-watch").and_(page.locator(f'[data-run="{older}"]')).click()
         expect(page.locator(".lab-train")).to_have_attribute("data-run", str(older))
@@ -144,4 +151,4 @@ def test_other_screens_lead_to_a_run_and_to_a_token_although_train_was_not_drawn
         control(page, "learn-run").click()
         expect(page.locator(".lab-train")).to_have_attribute("data-run", str(newer))
         expect(page.locator("[data-token-step]")).to_have_text("step 4")
-        expect(page.locator(".token-view .pinned")).to_have_text("c")
+        expect(page.locator(".token-view .pinned")).to_have_text(token)

@@ -17,10 +17,13 @@ from rlhf_lab.store.blind_tests import add_answers
 from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, pending_events, set_run_status
+from rlhf_lab.ui.limits import LIMITS, RequestLimiter
+from rlhf_lab.ui.page import APIS
 from rlhf_lab.ui.run_views.run_feed import RunFeed
 from rlhf_lab.ui.share import api as share
 from rlhf_lab.ui.share import recording
 from rlhf_lab.ui.share.recording import SHIPPED, record_replay, shipped
+from rlhf_lab.ui.shared.api import Requests, act_limits
 
 STEPS = 14
 TERM = "objective/reward/length"
@@ -130,6 +133,28 @@ def test_every_lab_has_one_recording_of_a_real_run(ctx, calls):
     last = replay["samples"][str(max(int(at) for at in replay["samples"]))]["rows"]
     assert any(row["text"] != row["base_text"] for row in last)
     assert sorted(replay["tokens"], key=int)[-1] == str(frames[-1]["run"]["step"])
+
+
+def test_one_replay_is_recorded_at_a_time(ctx, calls, monkeypatch):
+    held = []
+    monkeypatch.setattr(share, "record_replay", lambda ctx, run_id: held.append(share._one_at_a_time.locked()) or {})
+    calls(share, ctx).replay({"run": a_run(ctx).id})
+    calls(share, ctx).replay({})  # the shipped one is read, not recorded
+    assert held == [True]
+    assert not share._one_at_a_time.locked()
+
+
+def test_replays_have_a_limit_of_their_own(ctx):
+    """A visitor who asks for too many can still read everything else."""
+    requests = Requests(ctx, APIS)
+    limiter = RequestLimiter({**LIMITS, **act_limits(APIS)})
+
+    def waits(path, count, visitor="ann"):
+        return [limiter.wait_s(requests.act(path), visitor, "10.0.0.7") > 0 for _ in range(count)]
+
+    assert waits("share/replay", 22) == [False] * 20 + [True] * 2
+    assert waits("share/replay", 1, "ben") == [False]
+    assert waits("train/points", 50) == [False] * 50
 
 
 def test_runs_of_other_projects_are_not_replayed(ctx, calls):
