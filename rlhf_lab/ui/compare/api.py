@@ -212,12 +212,15 @@ def comparison_options(ctx: Context) -> ProjectOptions:
 
 
 def run_details(ctx: Context, run_ids: Sequence[int]) -> RunDetails:
-    """Only of chosen runs, because there may be a thousand. Runs that were deleted or belong to another project are left out."""
+    """Only of chosen runs, because there may be a thousand. Runs that were deleted, belong to another project or
+    were made elsewhere are left out."""
     details: RunDetails = {"steps_by_run": {}, "best_by_run": {}, "scorer_by_run": {}}
     models: dict[int | None, ListedRewardModel] = {row.id: row for row in list_reward_models(ctx.db, ctx.project.id)}
     for run_id in run_ids[:MAX_COLUMNS]:
         with contextlib.suppress(StoreError):
             run = ctx.run(run_id)
+            if run.outside_file:
+                continue
             row = models.get(current_reward_model_id(RunView.load(ctx.db, run)))
             details["steps_by_run"][str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
             details["best_by_run"][str(run.id)] = best_step(run_folder(ctx.home, run.id))
