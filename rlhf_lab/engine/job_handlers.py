@@ -26,7 +26,7 @@ from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressC
 from rlhf_lab.engine.label_preparation import check_has_labels, label_note, prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
-from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, FeatureBackfill
+from rlhf_lab.engine.text_features import NEW_TEXTS_BUDGET_S, NEW_TEXTS_SHARE, FeatureBackfill
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.jobs.retraining import THEN_RUN
 from rlhf_lab.jobs.run_control import start_run
@@ -73,7 +73,7 @@ def pairs_job(
         sampling = pairs[0].reason.partition(":")[0]
         counted = count_pair_sampling(WorkCount(speed, project.max_new_tokens), request.count, sampling)
         speed.record_stage(pairs_stage(sampling), seconds, counted)
-    FeatureBackfill(model_cache).run_for(project.id, NEW_TEXTS_BUDGET_S)
+    FeatureBackfill(model_cache).run_for(project.id, max(NEW_TEXTS_BUDGET_S, NEW_TEXTS_SHARE * seconds))
     model_cache.save_speed()
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
 

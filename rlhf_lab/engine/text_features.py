@@ -32,7 +32,9 @@ BATCH_SIZE = 8  # texts; a new job waits for at most one batch
 CHECK_INTERVAL_S = 1.0
 RETRY_AFTER_S = 60.0  # after an error, for example if the model cannot be loaded
 REST_FACTOR = 30.0  # during a training: pause after a batch over the duration of the batch
-NEW_TEXTS_BUDGET_S = 1.0  # spent on new texts at the end of a sampling job; the rest is done when the engine is idle
+#: Seconds spent on texts without features at the end of a sampling job, or this share of the job if that is longer: somebody who
+#: labels as fast as pairs are sampled leaves the engine no idle time. The rest is done when it is idle.
+NEW_TEXTS_BUDGET_S, NEW_TEXTS_SHARE = 1.0, 0.2
 
 
 class FeatureBackfill:

@@ -11,7 +11,7 @@ from support import tiny_models
 
 from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.records import NewCompletion
-from rlhf_lab.engine import policy_run, text_features
+from rlhf_lab.engine import job_handlers, policy_run, text_features
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.errors import ModelError
 from rlhf_lab.store.features import load_features, texts_without_features
@@ -73,8 +73,19 @@ def test_a_job_that_writes_pairs_stores_their_features(fresh):
 
 def test_a_job_that_writes_pairs_does_not_wait_for_all_features(fresh, monkeypatch):
     monkeypatch.setattr("rlhf_lab.engine.job_handlers.NEW_TEXTS_BUDGET_S", 0.0)
+    monkeypatch.setattr("rlhf_lab.engine.job_handlers.NEW_TEXTS_SHARE", 0.0)
     assert fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=9)).status is JobStatus.DONE
     assert missing(fresh) == 18 - text_features.BATCH_SIZE
+
+
+@pytest.mark.parametrize(("sampling_s", "expected"), [(0.5, 1.0), (170.0, 34.0)])
+def test_a_slow_job_that_writes_pairs_spends_a_share_of_its_time_on_features(fresh, monkeypatch, sampling_s, expected):
+    """Otherwise features never catch up with a person who labels as fast as a large model writes pairs."""
+    clock, budgets = iter([100.0, 100.0 + sampling_s]), []
+    monkeypatch.setattr(job_handlers, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(job_handlers.FeatureBackfill, "run_for", lambda self, project, seconds: budgets.append(seconds))
+    fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=2))
+    assert budgets == [expected]
 
 
 def test_an_idle_engine_computes_what_is_missing(fresh, monkeypatch):

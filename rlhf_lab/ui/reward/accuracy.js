@@ -86,7 +86,8 @@ function measurementText(model, report) {
 }
 
 function trainedOnText(model, defaultId) {
-  const labels = model.source_text === 'people' ? "people's labels" : `labels ${model.source_text}`;
+  const source = model.source_text; // "people; ignores length", "simulated by cheerful"
+  const labels = source.startsWith('people') ? source.replace('people', "people's labels") : `labels ${source}`;
   const use = model.id === defaultId ? ' A new run learns from it.' : '';
   return `Reward model ${model.id}, trained on ${labels}.${use}`;
 }
