@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 from rlhf_lab.common.person_names import normalize_name
 from rlhf_lab.common.records import Project, Role, Run
-from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import cut_middle
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.config.demo import DemoConfig
@@ -145,10 +144,6 @@ class Context:
     def blind_token(self, *parts: str | int) -> str:
         """Names what is on a person's screen."""
         return self.blind_digest("token", *parts)[:16].hex()
-
-    def blind_seed(self, chosen: int) -> int:
-        """The seed of texts that are judged blind: the chosen one on a local lab, one that nobody knows in other labs."""
-        return secret_seed() if self.access.is_multi_user else chosen
 
     @property
     def project(self) -> Project:

@@ -10,11 +10,12 @@ from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import copy_project
-from rlhf_lab.store.blind_tests import answers, blind_tests, end_test
+from rlhf_lab.store.blind_tests import answers, blind_tests, delete_test, end_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.compare.blind_results import BlindPair
 from rlhf_lab.ui.compare.blind_test import api as blind_test
+from rlhf_lab.ui.reward.check import start_check
 from rlhf_lab.ui.shared.api import FieldError, parse_payload
 
 
@@ -54,15 +55,7 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
     assert set(first["prompts"]) <= set(held_out)
     assert first["prompts"] != held_out[:4]
     for payload in (first, second):
-        assert (payload["seed"], payload["temperature"], payload["max_new_tokens"], payload["reward_model_id"]) == (
-            7,
-            0.8,
-            40,
-            1,
-        )
-    repeated, other = start(ctx), start(ctx, seed="8")
-    assert blind_test.test_jobs(ctx, repeated)[0].payload == first
-    assert blind_test.test_jobs(ctx, other)[0].payload["prompts"] != first["prompts"]
+        assert (payload["temperature"], payload["max_new_tokens"], payload["reward_model_id"]) == (0.8, 40, 1)
     assert blind_test.list_tests(ctx)[-1] == (started_test.id, "base model against run 1, step 40")
 
 
@@ -183,13 +176,40 @@ def test_nobody_judges_a_pair_after_anybody_has_seen_a_result(ctx, started_test)
 def test_nobody_can_compute_the_texts_of_a_blind_comparison(ctx, started_test):
     """Their seed is drawn, although a visitor may sample from the same models with the seed of the form."""
     shared = ctx.as_multi_user(open_to_all=True)
-    jobs = [blind_test.test_jobs(shared, start(shared)) for _ in range(3)]
+    jobs = [blind_test.test_jobs(lab, start(lab)) for lab in (shared, ctx, ctx)]
     seeds = {job.payload["seed"] for job, _ in jobs}
     assert all(first.payload["prompts"] == second.payload["prompts"] for first, second in jobs)
     assert [first.payload["seed"] for first, _ in jobs] == [second.payload["seed"] for _, second in jobs]
     assert len(seeds) == 3
     assert max(seeds) > 2**40
-    assert {blind_test.test_jobs(ctx, start(ctx))[0].payload["seed"] for _ in range(2)} == {7}
+
+
+def test_a_test_takes_the_prompts_that_the_last_tests_did_not(ctx, started_test, monkeypatch):
+    """Ten held-out prompts and tests of four: the third has the two that are left and two of the first test, the fourth those two
+    of the first test that have rested longest, and two of the second. Their seeds differ, so the base writes other texts."""
+    delete_test(ctx.db, started_test.id)
+    monkeypatch.setattr(blind_test, "prompts", lambda db, project, split: prompts(db, project, split)[:10])
+    payloads = [blind_test.test_jobs(ctx, start(ctx))[0].payload for _ in range(4)]
+    first, second, third, fourth = (set(payload["prompts"]) for payload in payloads)
+    assert [len(chosen) for chosen in (first, second, third, fourth)] == [4] * 4
+    assert not first & second
+    assert [len(third & earlier) for earlier in (first, second)] == [2, 0]
+    assert len(third - first - second) == 2
+    assert fourth >= first - third
+    assert [len(fourth & earlier) for earlier in (second, third)] == [2, 0]
+    assert len({payload["seed"] for payload in payloads}) == 4
+
+
+def test_a_check_and_the_test_after_it_share_neither_prompts_nor_seed(ctx, started_test):
+    delete_test(ctx.db, started_test.id)
+    start_check(ctx, 1)
+    check, test = (
+        blind_test.test_jobs(ctx, one)[1].payload
+        for one in (blind_tests(ctx.db, ctx.project.id)[0], start(ctx, seed="0"))
+    )
+    assert (check["checkpoint"], len(check["prompts"]), len(test["prompts"])) == ("base", 12, 4)
+    assert not set(check["prompts"]) & set(test["prompts"])
+    assert check["seed"] != test["seed"]
 
 
 def test_a_test_is_renamed_and_deleted_with_its_answers(ctx, started_test):

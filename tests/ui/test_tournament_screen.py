@@ -13,12 +13,12 @@ from rlhf_lab.quality import tournament as quality
 from rlhf_lab.quality.tournament import Contestant
 from rlhf_lab.store import tournaments as stored_tournaments
 from rlhf_lab.store.reward_models import add_reward_model
-from rlhf_lab.store.tournaments import tournament_answers
+from rlhf_lab.store.tournaments import delete_tournament, tournament_answers
 from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.shared.api import parse_payload
 
 REQUEST = {
-    "contestants": ["base/best/4", "base"], "prompts": "3", "seed": "7", "max_new_tokens": "40", "reward_model_id": "1",
+    "contestants": ["base/best/4", "base"], "prompts": "3", "max_new_tokens": "40", "reward_model_id": "1",
 }  # fmt: skip
 
 
@@ -51,7 +51,9 @@ def written(ctx, started):
 def test_the_base_comes_first_and_prompts_are_those_that_nothing_was_trained_on(ctx, started):
     payload = queue.get_job(ctx.db, started.job_id).payload
     assert payload["contestants"] == ["base", "base/best/4"]
-    assert (len(set(payload["prompts"])), payload["seed"], payload["reward_model_id"]) == (3, 7, 1)
+    assert (len(set(payload["prompts"])), payload["reward_model_id"]) == (3, 1)
+    assert queue.get_job(ctx.db, start(ctx).job_id).payload["seed"] != payload["seed"]
+    delete_tournament(ctx.db, tournament.tournaments(ctx.db, ctx.project.id)[0].id)
     state = tournament.state(ctx, None, "ann")
     assert state == {"id": started.id, "ids": [started.id], "annotator": "ann", "is_waiting": True, "progress": 0}
     with pytest.raises(StaleVoteError, match="not written yet"):

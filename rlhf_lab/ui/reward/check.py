@@ -5,7 +5,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.jobs.time_estimate import Estimate, estimate_completions, project_speed
-from rlhf_lab.store.blind_tests import blind_tests, job_payloads_by_test
+from rlhf_lab.store.blind_tests import job_payloads_by_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.compare.blind_results import is_check, size_note
 from rlhf_lab.ui.compare.blind_test.api import StartTestPayload, start_test, state
@@ -58,10 +58,10 @@ def check_view(ctx: Context, reward_model_id: int, annotator: str) -> CheckView:
 
 
 def start_check(ctx: Context, reward_model_id: int) -> None:
-    """Request the texts. Raises LabError. Each check has other prompts and texts."""
-    project, earlier = ctx.project, blind_tests(ctx.db, ctx.project.id)
+    """Request the texts. Raises LabError."""
+    project = ctx.project
     payload = StartTestPayload(
-        models=list(MODELS), pairs=next_size(ctx)[0], seed=earlier[0].id if earlier else 0,
+        models=list(MODELS), pairs=next_size(ctx)[0], seed=0,
         temperature=project.temperature, max_new_tokens=_length(ctx), reward_model_id=reward_model_id,
     )  # fmt: skip
     start_test(ctx, payload)

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.common.records import BlindTest, Job, Role
+from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import queue
@@ -71,7 +72,8 @@ class TestQuery(Payload):
 
 
 class StartTestPayload(SamplingPayload):
-    """The first two of `models` are compared."""
+    """The first two of `models` are compared. Each test draws its own seed in place of `seed`: somebody may have seen its texts
+    with their models' names."""
 
     pairs: int = Field(title="pairs", ge=1, le=MAX_TEXTS_PER_COLUMN)
 
@@ -170,10 +172,19 @@ def start_test(ctx: Context, payload: StartTestPayload) -> BlindTest:
             "pairs",
             f"pairs = {count}: this project has {len(eval_prompts)} held-out prompts. Choose a number up to that.",
         )
-    payload = payload.model_copy(update={"seed": ctx.blind_seed(payload.seed)})
-    chosen_prompts = random.Random(payload.seed).sample(eval_prompts, count)
+    payload = payload.model_copy(update={"seed": secret_seed()})
+    random.Random(payload.seed).shuffle(eval_prompts)
+    chosen_prompts = least_recent(eval_prompts, ctx)[:count]
     jobs = submit_completions(ctx, payload, models, chosen_prompts, skip_too_long=True)
     return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
+
+
+def least_recent(texts: list[str], ctx: Context) -> list[str]:
+    """The prompts that no stored test of the project has used, then the others, those of the newest test last. Within each
+    group they stay in their order."""
+    tests = list(job_payloads_by_test(ctx.db, ctx.project.id).values())
+    age = {prompt: i for i in reversed(range(len(tests))) for prompt in tests[i][0]["prompts"]}
+    return sorted(texts, key=lambda text: age.get(text, len(tests)), reverse=True)
 
 
 def record_answer(ctx: Context, payload: TestAnswerPayload, annotator: str) -> TestState:

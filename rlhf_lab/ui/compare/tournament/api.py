@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.chat_format import turns_of_prompt
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus
 from rlhf_lab.common.records import Job, PairKey, Role, Run, Tournament, TournamentAnswer
+from rlhf_lab.common.seeding import secret_seed
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
@@ -49,7 +50,7 @@ from rlhf_lab.ui.compare.blind_results import PairToJudge
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ANSWER
 from rlhf_lab.ui.shared.api import Api, FieldError, Payload
-from rlhf_lab.ui.shared.generation_requests import MAX_SEED, MAX_TOKENS, check_model, check_queue_capacity
+from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, check_model, check_queue_capacity
 
 api = Api("tournament")
 MAX_CONTESTANTS = 8
@@ -66,7 +67,6 @@ class StartTournamentPayload(Payload):
 
     contestants: list[str]
     prompts: int = Field(title="prompts", ge=1, le=MAX_PROMPTS)
-    seed: int = Field(title="seed", ge=0, le=MAX_SEED)
     max_new_tokens: int = Field(title="max_new_tokens", ge=1, le=MAX_TOKENS)
     reward_model_id: int | Literal[""] = ""
 
@@ -164,7 +164,7 @@ def submit_tournament(ctx: Context, payload: StartTournamentPayload) -> Tourname
             "prompts", f"prompts = {payload.prompts}: this project has {len(eval_prompts)} held-out prompts."
         )
     check_queue_capacity(ctx)
-    seed = ctx.blind_seed(payload.seed)
+    seed = secret_seed()
     job = queue.submit(
         ctx.db, JobKind.TOURNAMENT, ctx.project.id,
         {

@@ -86,10 +86,10 @@ export class Tournament extends BlindPairs {
   }
 
   begin() {
-    const { seed, max_new_tokens, reward_model_id } = this.getRequest();
+    const { max_new_tokens, reward_model_id } = this.getRequest();
     this.send(
       'start',
-      { ...this.settings(), seed, max_new_tokens, reward_model_id },
+      { ...this.settings(), max_new_tokens, reward_model_id },
       'The lab does not reply, so the tournament may not have started. Check the list of tournaments before you ' +
         'start it again.',
     );
