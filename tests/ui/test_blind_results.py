@@ -41,12 +41,28 @@ def test_no_difference_found_means_none_or_too_few_pairs():
 def test_the_large_figure_counts_the_answers_of_everybody():
     names, first, second, tie = ["base model", "run 1, step 40"], Choice.FIRST, Choice.SECOND, Choice.TIE
     assert preferred_share([{0: second, 1: tie}, {0: second, 1: first}], names) == (
-        "67 %", "for run 1, step 40 in 3 decided answers",
+        "1 : 2", "for the base model against run 1, step 40: no clear preference",
     )  # fmt: skip
-    assert preferred_share([{0: first, 1: Choice.SKIP}], names) == ("100 %", "for the base model in 1 decided answer")
-    assert preferred_share([{0: first}, {0: second}], names) == ("50 %", "for each model in 2 decided answers")
+    wins = dict.fromkeys(range(11), second) | {11: first, 12: tie, 13: Choice.SKIP}
+    assert preferred_share([wins], names) == ("92 %", "for run 1, step 40 in 12 decided answers")
+    assert preferred_share([wins], names[::-1]) == ("92 %", "for the base model in 12 decided answers")
     assert preferred_share([{0: tie}], names) is None
     assert preferred_share([], names) is None
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 5), (5, 4), (3, 3), (1, 0), (0, 5), (8, 4), (90, 110)])
+def test_the_large_figure_names_no_winner_that_may_be_chance(first, second):
+    """By the exact intervals: 14 to 79 %, 21 to 86 %, 12 to 88 %, none for one and five answers, 35 to 90 %, 38 to 52 %."""
+    names, choices = ["base, best of 4", "base model"], [Choice.FIRST] * first + [Choice.SECOND] * second
+    assert preferred_share([dict(enumerate(choices))], names) == (
+        f"{first} : {second}", "for the base, best of 4 against the base model: no clear preference",
+    )  # fmt: skip
+
+
+def test_many_answers_to_few_pairs_name_no_winner():
+    """Five people agree on two pairs."""
+    figure = preferred_share([{0: Choice.FIRST, 1: Choice.FIRST}] * 5, ["run 1, step 40", "base model"])
+    assert figure == ("10 : 0", "for run 1, step 40 against the base model: no clear preference")
 
 
 def test_pairs_that_nobody_judges_are_explained():

@@ -194,20 +194,30 @@ def test_outcome(
 
 def meaning_of_answers(pairs: Iterable[int], all_answers: Collection[Mapping[int, Choice]]) -> str:
     """`meaning_for_training` of the answers of everybody."""
+    return meaning_for_training(*counts_and_interval(pairs, all_answers))
+
+
+def counts_and_interval(
+    pairs: Iterable[int], all_answers: Collection[Mapping[int, Choice]]
+) -> tuple[ChoiceCounts, tuple[float, float] | None]:
+    """The answers of everybody, and the interval of the first model's share; None for too few pairs."""
     per_pair = [count_choices(choices.get(position, Choice.SKIP) for choices in all_answers) for position in pairs]
-    counts = ChoiceCounts(*(sum(numbers) for numbers in zip(*per_pair, strict=True)))
-    return meaning_for_training(counts, preference_interval((one.first, one.first + one.second) for one in per_pair))
+    counts = ChoiceCounts(*(sum(one[i] for one in per_pair) for i in range(3)))
+    return counts, preference_interval((one.first, one.first + one.second) for one in per_pair)
 
 
 def preferred_share(all_answers: list[dict[int, Choice]], names: list[str]) -> tuple[str, str] | None:
-    """("78 %", "for run 1, step 40 in 18 decided answers"), of everybody together; None if nobody decided."""
-    counts = count_choices(choice for choices in all_answers for choice in choices.values())
+    """("78 %", "for run 1, step 40 in 18 decided answers"), of everybody together; None if nobody decided. If the interval
+    contains one half, or there is none: ("10 : 8", "for run 1, step 40 against the base model: no clear preference")."""
+    counts, interval = counts_and_interval({position for choices in all_answers for position in choices}, all_answers)
     decided, wins = counts.first + counts.second, max(counts.first, counts.second)
     if not decided:
         return None
-    winner = names[0] if wins == counts.first else names[1]
-    preferred = "each model" if counts.first == counts.second else _with_article(winner)
-    return f"{100 * wins / decided:.0f} %", f"for {preferred} in {pluralize(decided, 'decided answer')}"
+    first, second = map(_with_article, names)
+    if interval is None or interval[0] <= 0.5 <= interval[1]:
+        return f"{counts.first} : {counts.second}", f"for {first} against {second}: no clear preference"
+    winner = first if wins == counts.first else second
+    return f"{100 * wins / decided:.0f} %", f"for {winner} in {pluralize(decided, 'decided answer')}"
 
 
 def _with_article(model: str) -> str:

@@ -8,8 +8,8 @@ import { openTab, operatorNotice, operatorOnly } from '../shared/session.js';
 /** @param {number} pairs */
 export const aboutCheck = (pairs) =>
   `Before PPO follows this reward model, a check of about one minute: you see ${plural(pairs, 'pair')} without ` +
-  'knowing which model wrote which text. One text is the best of four by this reward model, the other one is any ' +
-  'text of the base model.';
+  'knowing which text is which. One is the best of four by this reward model, the other one is any text of the base ' +
+  'model.';
 
 /**
  * @param {import('../api_types').CheckView} check @param {string} error why it could not start
