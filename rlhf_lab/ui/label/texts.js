@@ -73,7 +73,8 @@ export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key
 
 // What the instant reward model waits for; '' if there is a prediction to show. uuid: the vote that it is about.
 /** @param {InstantFigures} figures @param {string} uuid */
-export function waitingText({ needed, decided, waiting, engine_work: work, right, pending, prediction }, uuid) {
+export function waitingText(figures, uuid) {
+  const { needed, decided, waiting, engine_work: work, simulated, right, pending, prediction } = figures;
   if (right === null && decided < needed) {
     return (
       `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there are ` +
@@ -82,7 +83,10 @@ export function waitingText({ needed, decided, waiting, engine_work: work, right
   }
   if (uuid && pending) return 'is being trained on your answer …';
   if (uuid && prediction) return '';
-  if (!waiting) return 'predicts your next answer.';
+  if (!waiting) {
+    const source = simulated ? 'has learned from simulated labels only. It ' : '';
+    return `${source}predicts your next answer.`;
+  }
   const which = waiting === 1 ? 'the last answer' : `the last ${waiting} answers`;
   return `does not know ${which} yet: the engine ${work ? `is ${work}` : 'has to read the texts first'}.`;
 }
