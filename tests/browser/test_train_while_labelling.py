@@ -59,7 +59,7 @@ def test_the_policy_trains_while_two_people_label(lab, open_page):
     open_tab(operator, "Train")
     brake = control(operator, "brake")
     wait_for_engine(operator, "() => document.querySelector('[data-do=brake]')?.checkVisibility()")
-    expect(brake).to_have_text("Blind answers: none yet. They begin with your next labels.")
+    expect(brake).to_have_text("Blind answers: none yet. Some of the next pairs compare the policy with another model.")
     expect(operator.locator(".lab-header")).to_contain_text("instant reward model")
     wait_for_engine(operator, f"() => ({TICKS})() >= 1")
     before = operator.evaluate(TICKS)

@@ -119,8 +119,12 @@ def test_the_brake_is_part_of_what_train_shows(ctx, run):
     feed = RunFeed(ctx)
     shown = feed.poll(FeedQuery())
     assert shown["brake"] == {
-        "state": BrakeState.UNKNOWN, "text": "none yet. They begin with your next labels.", "step": None,
+        "state": BrakeState.UNKNOWN, "step": None,
+        "text": "none yet. Some of the next pairs compare the policy with another model.",
     }  # fmt: skip
+    set_run_status(ctx.db, run.id, RunStatus.STOPPED)
+    assert feed.poll(FeedQuery())["brake"]["text"] == "none."
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     for _ in range(3):
         vote(ctx, add_pair(ctx, run), Choice.SECOND)
     after = feed.poll(FeedQuery(run=run.id, epoch=shown["epoch"], after_step=10, revision=shown["revision"]))

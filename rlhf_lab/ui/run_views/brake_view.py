@@ -2,7 +2,7 @@
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import BrakeState, Opponent
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, BrakeState, Opponent
 from rlhf_lab.common.records import Run
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.core.sequential_test import BrakeReport
@@ -30,15 +30,20 @@ def brake_view(db: Database, run: Run) -> BrakeView | None:
         return None
     report = brake_report(db, run.id)
     step = compared_step(db, run.id) if report.worse_than is Opponent.BEST else None
-    return {"state": report.state, "text": brake_text(report, step), "step": step}
+    return {
+        "state": report.state,
+        "text": brake_text(report, step, is_active=run.status in ACTIVE_RUN_STATUSES),
+        "step": step,
+    }
 
 
-def brake_text(report: BrakeReport, step: int | None) -> str:
-    """What stands after "Blind answers: ". step: of the checkpoint that people prefer; None for the base."""
+def brake_text(report: BrakeReport, step: int | None, *, is_active: bool) -> str:
+    """What stands after "Blind answers: ". step: of the checkpoint that people prefer; None for the base. is_active: the run has
+    not ended, so the engine still makes blind pairs."""
     opponents = [Opponent.BASE] if report.state is BrakeState.PREFERRED else list(Opponent)
     count = sum(report.evidence[opponent].declined.answers for opponent in opponents)
     if not count:
-        return "none yet. They begin with your next labels."
+        return "none yet. Some of the next pairs compare the policy with another model." if is_active else "none."
     won = f"{sum(report.wins[opponent] for opponent in opponents)} of {count} for the policy"
     if report.state is BrakeState.PREFERRED:
         return f"{won} against the base. People prefer the policy."

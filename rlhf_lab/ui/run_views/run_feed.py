@@ -316,7 +316,7 @@ class RunFeed:
         if not has_brake(run):
             return None
         released, version = released_step(events(self.ctx.db, run.id)), answers_version(self.ctx.db, run.id)
-        key = f"train/brake/{run.id}/{released}/{version}"
+        key = f"train/brake/{run.id}/{run.status}/{released}/{version}"
         return self.ctx.cache.get(key, BRAKE_CACHED_S, lambda: brake_view(self.ctx.db, run))
 
     def _refreshed(self, status: _RunStatus, revision: str) -> tuple[CurveCache, _Snapshot]:
