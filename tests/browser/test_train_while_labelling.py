@@ -69,3 +69,17 @@ def test_the_policy_trains_while_two_people_label(lab, open_page):
         assert re.fullmatch(f"Your last pair: the first text was written by {WRITER}, the second by {WRITER}.", writers)
     wait_for_engine(operator, f"before => ({TICKS})() > before", before)  # a head that learned from their labels
     expect(brake).to_contain_text(re.compile(r"\d of \d for the policy\. Not yet known"))
+
+
+def test_the_panel_says_that_the_policy_is_trained_only_while_it_is(lab, open_page):
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
+    panel, text = operator.locator(".lab-label .instant"), "The policy is being trained now."
+    with Database.open(lab.home) as db:
+        stop_all_runs(db)
+        for end in (lambda: stop_all_runs(db), lambda: new_project(db)):
+            wait_for_engine(operator, "() => document.querySelector('[data-do=start-live]')")
+            control(operator, "start-live").click()
+            expect(panel).to_contain_text(text)
+            end()
+            expect(panel).not_to_contain_text(text)

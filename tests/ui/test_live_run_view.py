@@ -9,6 +9,7 @@ from rlhf_lab.common.enums import BrakeState, Choice, EventKind, Opponent, RunSt
 from rlhf_lab.common.records import NewCompletion, StepResult, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.features import TextFeatures, add_features
@@ -81,10 +82,29 @@ def test_the_offer_comes_with_the_sixth_label_and_ends_with_a_run(ctx):
     assert instant_view(ctx, "ann", "")["offers_live_run"]
     shown = start_run.options(ctx, Payload())
     assert (shown["models"], shown["default_id"]) == ([start_run.LIVE_OPTION], start_run.LIVE_LABELS)
+    assert not instant_view(ctx, "ann", "")["trains_live"]
     started = get_run(ctx.db, start_run.start_live(ctx, Payload())["run"])
     assert (started.config["live"], started.config["lr_schedule"], started.total_steps) == (True, "constant", 200)
     assert started.reward_model_id is None
     assert not instant_view(ctx, "ann", "")["offers_live_run"]
+    assert instant_view(ctx, "ann", "")["trains_live"]
+
+
+def test_only_a_live_run_of_the_open_project_trains_now(ctx, run):
+    statuses = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.STOPPED, RunStatus.DONE)
+    shown = {}
+    for status in statuses:
+        set_run_status(ctx.db, run.id, status)
+        shown[status] = instant_view(ctx, "ann", "")["trains_live"]
+    assert [status for status in statuses if shown[status]] == [RunStatus.QUEUED, RunStatus.RUNNING]
+    ordinary = create_run(
+        ctx.db, ctx.project.id, None, "x", config=PolicyConfig().to_dict(), manifest={}, total_steps=1
+    )
+    set_run_status(ctx.db, ordinary.id, RunStatus.RUNNING)
+    assert not instant_view(ctx, "ann", "")["trains_live"]
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    new_project(ctx.db)
+    assert not instant_view(ctx, "ann", "")["trains_live"]
 
 
 def test_the_form_starts_a_live_run_with_its_own_settings(ctx):

@@ -15,6 +15,8 @@ const startRun = requests('start_run');
 const POLL_MS = 80;
 const MAX_POLLS = 60;
 const MAX_GUESSES = 10;
+const TRAINING =
+  'The policy is being trained now. Go on labelling: it learns from every answer. Stop it on Train at any time.';
 
 export class InstantPanel {
   // createdAt(): when the open project was created
@@ -27,7 +29,8 @@ export class InstantPanel {
     this.polls = 0;
     this.guesses = []; // whether the last predictions were right, oldest first
     this.guessesOf = null; // when their project was created
-    this.news = ''; // the answer to the last press of a button here
+    this.news = ''; // why a run could not be started here
+    this.hasStarted = false; // a live run has been started here since the last vote
     this.countedUuid = ''; // the vote of the last prediction
   }
 
@@ -50,7 +53,7 @@ export class InstantPanel {
     const { uuid } = this;
     const reply = await this.api.instant({ vote_uuid: uuid }).catch(() => null); // the next poll tries again
     if (!reply || uuid !== this.uuid || reply.project_created_at !== this.createdAt()) return;
-    if (this.guessesOf !== this.createdAt()) this.guesses = [];
+    if (this.guessesOf !== this.createdAt()) this.forgetProject();
     this.guessesOf = this.createdAt();
     if (reply.prediction?.decided && this.countedUuid !== uuid) {
       this.guesses = [...this.guesses, reply.prediction.expected].slice(-MAX_GUESSES);
@@ -62,10 +65,17 @@ export class InstantPanel {
     if (reply.pending && this.polls++ < MAX_POLLS) setTimeout(() => this.load(), POLL_MS);
   }
 
+  forgetProject() {
+    this.guesses = [];
+    this.news = '';
+    this.hasStarted = false;
+  }
+
   // uuid: the vote whose prediction is shown after the model has learned from it; '' for none.
   expect(uuid) {
     this.uuid = uuid;
     this.news = '';
+    this.hasStarted = false;
     this.polls = 0;
     if (this.figures) this.figures = { ...this.figures, pending: Boolean(uuid), prediction: null };
     this.draw();
@@ -95,8 +105,9 @@ export class InstantPanel {
   // Beside the guess: who wrote the texts of the last vote; otherwise how many answers were expected, and the offer to
   // train while people label. The accuracy of the reward model is in the header; this one is not that model.
   hits() {
-    const { writers, offers_live_run: isOffered } = this.figures ?? {};
-    if (this.news) return html`<span role="status">${this.news}</span>`;
+    const { writers, offers_live_run: isOffered, trains_live: isTraining } = this.figures ?? {};
+    const news = this.hasStarted && isTraining ? TRAINING : this.news;
+    if (news) return html`<span role="status">${news}</span>`;
     if (writers) return writersView(writers);
     return html`${this.guesses.length > 1 && guessesView(this.guesses)}
       ${isOffered && actionButton('start-live', 'Train while I label', () => this.startLive())}`;
@@ -104,10 +115,11 @@ export class InstantPanel {
 
   async startLive() {
     this.news = await startRun.start_live({}).then(
-      () =>
-        'The policy is being trained now. Go on labelling: it learns from every answer. Stop it on Train at any time.',
+      () => '',
       (error) => error.message,
     );
+    this.hasStarted = !this.news;
+    await this.load();
     this.draw();
   }
 }

@@ -6,7 +6,7 @@ others may still have to vote on it.
 
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import Choice, Opponent, Source
+from rlhf_lab.common.enums import Choice, Opponent, RunStatus, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.common.text_attributes import attribute_labels
 from rlhf_lab.jobs import run_control
@@ -30,7 +30,8 @@ class InstantFigures(TypedDict):
     learned from, because the engine has not read their texts; engine_work: what it does instead, "" for nothing that is known.
     right: how many votes are predicted. low, high: the interval of the accuracy. pending: the page's vote is not learned.
     writers: of the left and the right text of the vote, if its pair was one of a live run. offers_live_run: whether this person
-    can start one. ignores: the attributes of texts that the scores ignore, "" for none."""
+    can start one; trains_live: whether one of this project trains. ignores: the attributes of texts that the scores ignore, ""
+    for none."""
 
     project_created_at: float
     needed: int
@@ -46,6 +47,7 @@ class InstantFigures(TypedDict):
     prediction: ShownPrediction | None
     writers: tuple[str, str] | None
     offers_live_run: bool
+    trains_live: bool
     ignores: str
 
 
@@ -57,7 +59,7 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
     )  # read first: the figures read afterwards include the vote
     prediction = service.prediction(vote_uuid, annotator) if vote_uuid and not pending else None
     figures = service.figures(project.id)
-    decided = figures.decided + figures.waiting_decided
+    decided, active = figures.decided + figures.waiting_decided, run_control.active_runs(ctx.db)
     return {
         "project_created_at": project.created_at,
         "needed": MIN_DECIDED,
@@ -74,7 +76,11 @@ def instant_view(ctx: Context, annotator: str, vote_uuid: str) -> InstantFigures
         if prediction is None or prediction[1] is None
         else prediction_view(prediction[0], prediction[1]),
         "writers": None if prediction is None else writers_of(ctx, prediction[0]),
-        "offers_live_run": ctx.is_operator() and decided >= MIN_DECIDED and not run_control.active_runs(ctx.db),
+        "offers_live_run": ctx.is_operator() and decided >= MIN_DECIDED and not active,
+        "trains_live": any(
+            run.project_id == project.id and run.status is not RunStatus.PAUSED and run.config.get("live", False)
+            for run in active
+        ),
         "ignores": attribute_labels(figures.ignored),
     }
 
