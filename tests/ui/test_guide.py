@@ -163,6 +163,7 @@ def test_a_blind_test_is_judged_then_the_labels_go_on(ctx):
     answer(ctx, "ann", test_id=started_test.id, choice="stop", token="")
     assert shown(ctx)[:2] == ("Label", "20 more labels for the next reward model")
     assert guide(ctx)["done"] == ["Reward model", "Train", "Compare"]
+    assert shown(ctx, annotator="bea")[0] == "Label"  # the result has been shown in this lab
     run = add_run(ctx)  # nobody has compared this one
     assert shown(ctx) == ("Compare", f"run {run.id} has no blind test yet", "Compare")
 
@@ -176,6 +177,7 @@ def test_in_a_lab_of_several_people_the_operator_ends_the_test(ctx):
     answer(lab, "ann", test_id=started_test.id, choice="stop")
     assert shown(lab) == ("Compare", "you have judged every pair", "See the result")
     assert shown(lab, Role.LABELLER)[0] == "Label"
+    assert shown(lab, Role.LABELLER, "bea")[1] == "3 more pairs to judge"
     end_test(ctx.db, started_test.id)
     assert shown(lab)[0] == "Label"
 

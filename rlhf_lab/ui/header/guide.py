@@ -67,8 +67,8 @@ class NextAction:
 
 @dataclass(frozen=True)
 class BlindTestProgress:
-    """The newest blind test. pairs: None until its texts are written. has_ended: nobody can judge it any more. is_check: it is of
-    a reward model, not of a run."""
+    """The newest blind test. pairs: None until its texts are written. has_ended: the operator has ended it, or in a lab without a
+    login its result has been shown. is_check: it is of a reward model, not of a run."""
 
     created_at: float
     is_check: bool
@@ -148,10 +148,10 @@ def _newest_test(ctx: Context, *, with_checks: bool) -> BlindTestProgress | None
         return None
     if any("error" in column_view(job) for job in jobs):
         return None
-    has_ended = bool(jobs[0].payload.get(ENDED_KEY))
-    return BlindTestProgress(
-        test.created_at, is_check([job.payload for job in jobs]), pair_texts(*jobs), answers(ctx.db, test.id), has_ended
-    )
+    pairs, given = pair_texts(*jobs), answers(ctx.db, test.id)
+    is_shown = pairs is not None and any(not remaining_positions(pairs, choices) for choices in given.values())
+    has_ended = bool(jobs[0].payload.get(ENDED_KEY)) or (is_shown and not ctx.access.is_multi_user)
+    return BlindTestProgress(test.created_at, is_check([job.payload for job in jobs]), pairs, given, has_ended)
 
 
 def guide_view(
