@@ -1,6 +1,7 @@
 """Votes for the statistics of `agreement`, and the labels to which a reward model gives a low probability."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from rlhf_lab.store.projects import live_pair_of, load_pairs
 from rlhf_lab.store.reward_model_list import ListedRewardModel
 from rlhf_lab.store.vote_table import VoteTable, code, current_votes
 from rlhf_lab.store.votes import LIVE_VOTE, NOT_A_REPEAT, update_vote, vote_from_row
+
+NO_LIVE_VOTE = "That vote has been changed or undone. Reload the page."
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,12 @@ def unlikely_labels(db: Database, model: ListedRewardModel) -> list[UnlikelyLabe
     ]
 
 
-def restore_vote(db: Database, project_id: int, vote_id: int) -> None:
-    """Make an undone vote live again; one that is live stays so. Its annotator is not shown the pair any more.
+def restore_votes(db: Database, project_id: int, vote_ids: Sequence[int]) -> list[int]:
+    """Make undone votes live again, if that is possible; those that are live stay so. Returns those that are live now. Their
+    annotators are not shown the pairs any more.
 
-    Raises StaleVoteError if this project has no such vote, if its annotator has voted on the pair again, or if it belongs to an
-    import that was undone.
+    Not possible: this project has no such vote, its annotator has voted on the pair again, or it belongs to an import that was
+    undone. Raises StaleVoteError if no vote is live.
     """
     v, i, newer = t.votes.c, t.imports.c, t.votes.alias("newer").c
     is_replaced = select(newer.id).where(
@@ -79,18 +83,52 @@ def restore_vote(db: Database, project_id: int, vote_id: int) -> None:
         newer.adjudication == v.adjudication, newer.undone_at.is_(None), newer.id != v.id,
     )  # fmt: skip
     import_was_undone = select(i.id).where(i.id == v.import_id, i.taken_back_at.is_not(None))
-    query = select(v.pair_id, v.annotator).join(t.pairs, t.pairs.c.id == v.pair_id)
+    query = select(v.id, v.pair_id, v.annotator).join(t.pairs, t.pairs.c.id == v.pair_id)
     query = query.where(
-        v.id == vote_id, live_pair_of(project_id), ~is_replaced.correlate(t.votes).exists(),
+        v.id.in_(vote_ids), live_pair_of(project_id), ~is_replaced.correlate(t.votes).exists(),
         ~import_was_undone.correlate(t.votes).exists(),
     )  # fmt: skip
     with db.write() as conn:
-        row = conn.execute(query).one_or_none()
-        if row is None:
+        rows = conn.execute(query.order_by(v.id)).all()
+        if not rows:
             raise StaleVoteError("That label cannot be put back: its pair has been labelled again, or it is gone.")
-        own_lease = and_(t.leases.c.pair_id == row.pair_id, t.leases.c.annotator == row.annotator)
-        conn.execute(delete(t.leases).where(own_lease))
-        update_vote(conn, vote_id, undone_at=None, taken_out=False)
+        for row in rows:
+            own_lease = and_(t.leases.c.pair_id == row.pair_id, t.leases.c.annotator == row.annotator)
+            conn.execute(delete(t.leases).where(own_lease))
+            update_vote(conn, row.id, undone_at=None, taken_out=False)
+    return [row.id for row in rows]
+
+
+def labels_of_same_pair(db: Database, project_id: int, vote_ids: Sequence[int]) -> dict[int, list[int]]:
+    """By live vote of this project: all live labels of its source on its pair, with those that an expert overruled."""
+    vote, v = t.votes.alias("vote").c, t.votes.c
+    query = (
+        select(vote.id, v.id.label("other"))
+        .join(t.pairs, t.pairs.c.id == vote.pair_id)
+        .join(t.votes, and_(v.pair_id == vote.pair_id, v.source == vote.source))
+        .where(vote.id.in_(vote_ids), vote.undone_at.is_(None), t.pairs.c.project_id == project_id)
+        .where(LIVE_VOTE, NOT_A_REPEAT, v.choice != Choice.SKIP)
+        .order_by(v.id)
+    )
+    found: dict[int, list[int]] = {}
+    for row in db.fetch(query):
+        found.setdefault(row.id, []).append(row.other)
+    return found
+
+
+def take_out_labels(db: Database, project_id: int, vote_id: int) -> list[int]:
+    """Undo all labels of the pair of a live label, from the same source, so that nothing learns from the pair; returns their ids.
+
+    Otherwise another person's label, or one that an expert had overruled, would take its place. Raises StaleVoteError if there is
+    no such live label in this project (any more).
+    """
+    votes = labels_of_same_pair(db, project_id, [vote_id]).get(vote_id, [])
+    if not votes:
+        raise StaleVoteError(NO_LIVE_VOTE)
+    with db.write() as conn:
+        for other in votes:
+            update_vote(conn, other, undone_at=time.time(), taken_out=True)
+    return votes
 
 
 def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
@@ -102,5 +140,5 @@ def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
     query = select(t.votes.c.id).join(t.pairs, in_project).where(t.votes.c.id == vote_id, LIVE_VOTE)
     with db.write() as conn:
         if conn.execute(query).scalar() is None:
-            raise StaleVoteError("That vote has been changed or undone. Reload the page.")
+            raise StaleVoteError(NO_LIVE_VOTE)
         update_vote(conn, vote_id, undone_at=time.time(), taken_out=True)

@@ -39,7 +39,7 @@ export interface RewardRequests {
   begin_check: Action<ModelQuery, CheckView>;
   cancel: Action<JobQuery, null>;
   explain: Action<ExplainText, JobId>;
-  take_out_label: Action<TakeOutLabel, null>;
+  take_out_label: Action<TakeOutLabel, Array<number>>;
 }
 
 export interface TrainRequests {
@@ -261,7 +261,7 @@ export type JobQuery = { annotator?: string | null; job: number | string };
 export type JobStatus = 'queued' | 'running' | 'done' | 'failed' | 'cancelled';
 export type JobsQuery = { annotator?: string | null; jobs: Array<number | string>; judge?: string };
 export type JudgePayload = { annotator?: string | null; judge: string; count: number | string };
-export type LabelBehindScore = { vote: number; turns: Array<Record<string, string>>; chosen: string; rejected: string; is_tie: boolean; influence: number };
+export type LabelBehindScore = { vote: number; votes: number; turns: Array<Record<string, string>>; chosen: string; rejected: string; is_tie: boolean; influence: number };
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
@@ -356,7 +356,7 @@ export type StepConstants = { beta: number; gamma: number; lam: number; low: num
 export type StepQuery = { annotator?: string | null; run: number | string; step: number | string };
 export type StepSamples = { run: number; step: number; rows: Array<SampleRow> };
 export type Strength = 'slightly' | 'clearly' | 'much';
-export type TakeOutLabel = { annotator?: string | null; vote: number | string; put_back?: boolean };
+export type TakeOutLabel = { annotator?: string | null; vote?: number | string; put_back?: Array<number | string> | null };
 export type TemperaturePayload = { annotator?: string | null; project: number | string; temperature: number | string };
 export type TestAnswerPayload = { annotator?: string | null; test_id: number | string; token?: string; choice: 'left' | 'right' | 'tie' | 'stop' };
 export type TestQuery = { annotator?: string | null; test_id?: number | string | null };

@@ -14,7 +14,7 @@ const { correlationText, effectText } = await import('../../rlhf_lab/ui/reward/a
 const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
 const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
 const { wordAt } = await import('../../rlhf_lab/ui/reward/words.js');
-const { hintText } = await import('../../rlhf_lab/ui/reward/labels_behind.js');
+const { hintText, missingText, putBackText, removedText, takeOutText } = await import('../../rlhf_lab/ui/reward/labels_behind.js');
 
 const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 } };
 
@@ -92,4 +92,13 @@ test('an explanation says what it is of', () => {
     /exactly the sum of what the words add.*ignores length\.$/,
   );
   assert.match(hintText({ ...whole, hasAdapter: true }, ''), /explain a head without it\.$/);
+});
+
+test('all labels of a pair are taken out and put back together', () => {
+  assert.deepEqual([takeOutText(1), putBackText(1)], ['Remove this label', 'Restore it']);
+  assert.deepEqual([takeOutText(3), putBackText(3)], ['Remove all 3 labels of this pair', 'Restore all 3']);
+  assert.equal(removedText(1), 'Removed; nothing learns from it now:');
+  assert.match(removedText(2), /all 2 labels of its pair/);
+  assert.equal(missingText(3, 3), '');
+  assert.match(missingText(2, 3), /^Only 2 of 3 labels were restored/);
 });

@@ -9,7 +9,7 @@ from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Project, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, StaleVoteError
-from rlhf_lab.quality.queries import request_new_vote, restore_vote
+from rlhf_lab.quality.queries import request_new_vote, restore_votes
 from rlhf_lab.store import annotators, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import PAIRS_LEFT_FOR_OTHERS, REPEAT_AFTER_VOTES
@@ -221,7 +221,7 @@ def test_a_vote_that_the_operator_took_out_is_not_redone(db, project, make_pairs
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
     assert lease(db, project, "ann") == third.pair_id  # they are asked again, which makes it no undone vote of theirs
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
-    restore_vote(db, project.id, third.id)
+    restore_votes(db, project.id, [third.id])
     assert pair_leases.undo_last_vote(db, project.id, "ann", RULES).pair.id == third.pair_id
     assert pair_leases.redo_last_vote(db, project.id, "ann").id == third.id
     for taken in (second, third, first):

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from rlhf_lab.common.enums import JobKind, JobStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, RewardPredictionStats, Role
+from rlhf_lab.common.enums import Choice, JobKind, JobStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, RewardPredictionStats, Role, Vote
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.quality.queries import labels_of_same_pair
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.features import TextFeatures, add_features, texts_without_features
+from rlhf_lab.store.features import TextFeatures, add_features, newest_labels, texts_without_features
 from rlhf_lab.store.label_snapshots import comparisons_by_vote, load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
+from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.shared import generation_requests
@@ -204,8 +206,43 @@ def test_a_label_that_is_taken_out_can_be_put_back(ctx, explained, calls):
     assert vote not in [label["vote"] for label in after["labels"]]
     assert after["score"] != pytest.approx(before["score"], abs=1e-6)
     assert "error" in screen.take_out_label({"vote": vote})
-    screen.take_out_label({"vote": vote, "put_back": True})
+    screen.take_out_label({"put_back": [vote]})
     assert reward.explanation_view(ctx, job)["instant"]["score"] == pytest.approx(before["score"], abs=1e-5)
+
+
+def test_all_labels_of_a_pair_are_taken_out_and_put_back(ctx, explained, calls):
+    """Of several judges, one of whom judged otherwise; not those of people on the same pair, from which nothing learns here."""
+    screen, job = calls(reward, ctx), explained(encoded(0.5, -1.0, 2.0, 0.25))
+    (first, *_) = reward.explanation_view(ctx, job)["instant"]["labels"]
+    pair = ctx.db.fetch(select(t.votes.c.pair_id).where(t.votes.c.id == first["vote"])).scalar_one()
+    others = [
+        cast_vote(ctx.db, Vote(f"u{i}", pair, name, Source.SIMULATED, choice, first_on_left=True)).id
+        for i, (name, choice) in enumerate([("judge:gloomy", Choice.FIRST), ("judge:x", Choice.SECOND)])
+    ]
+    cast_vote(ctx.db, Vote("skip", pair, "judge:y", Source.SIMULATED, Choice.SKIP, first_on_left=True))
+    before = reward.explanation_view(ctx, job)["instant"]
+    shown = {label["vote"]: label["votes"] for label in before["labels"]}
+    assert {shown[vote] for vote in shown if vote in (first["vote"], *others)} == {3}
+    assert {shown[vote] for vote in shown if vote not in (first["vote"], *others)} == {1}
+    assert screen.take_out_label({"vote": others[0]}) == [first["vote"], *others]
+    after = reward.explanation_view(ctx, job)["instant"]
+    assert not {first["vote"], *others} & {label["vote"] for label in after["labels"]}
+    assert pair not in {label.pair_id for label in newest_labels(ctx.db, ctx.project.id, Source.SIMULATED)}
+    cast_vote(ctx.db, Vote("again", pair, "judge:x", Source.SIMULATED, Choice.SECOND, first_on_left=True))
+    assert screen.take_out_label({"put_back": [first["vote"], *others]}) == [first["vote"], others[0]]
+    assert len(labels_of_same_pair(ctx.db, ctx.project.id, [first["vote"]])[first["vote"]]) == 3
+
+
+def test_with_an_experts_decision_the_labels_that_it_overruled_are_taken_out(ctx, calls):
+    """Otherwise one of them would take its place."""
+    pair = next_unvoted_pair(ctx.db, ctx.project.id, "ann")
+    votes = [
+        cast_vote(ctx.db, Vote(f"u{name}", pair.id, name, Source.HUMAN, choice, True, adjudication=name == "eve"))
+        for name, choice in (("ann", Choice.FIRST), ("bob", Choice.TIE), ("eve", Choice.SECOND))
+    ]
+    assert [label.vote_id for label in newest_labels(ctx.db, ctx.project.id, Source.HUMAN)] == [votes[2].id]
+    assert calls(reward, ctx).take_out_label({"vote": votes[2].id}) == [vote.id for vote in votes]
+    assert newest_labels(ctx.db, ctx.project.id, Source.HUMAN) == []
 
 
 def test_a_second_press_of_the_same_button_changes_nothing(ctx, calls):
@@ -219,9 +256,10 @@ def test_a_second_press_of_the_same_button_changes_nothing(ctx, calls):
 
     before = all_votes()
     for put_back in (False, True):
-        screen.take_out_label({"vote": vote, "put_back": put_back})
+        request = {"put_back": [vote]} if put_back else {"vote": vote}
+        screen.take_out_label(request)
         once = all_votes()
-        screen.take_out_label({"vote": vote, "put_back": put_back})
+        screen.take_out_label(request)
         assert all_votes() == once
     assert once == before
     screen.take_out_label({"vote": vote})
@@ -236,8 +274,8 @@ def test_a_label_whose_pair_was_labelled_again_is_not_put_back(ctx, calls):
     screen, vote = calls(reward, ctx), int(snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED).vote_ids[0])
     screen.take_out_label({"vote": vote})
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 1)
-    assert "labelled again" in screen.take_out_label({"vote": vote, "put_back": True})["error"]
-    assert "error" in screen.take_out_label({"vote": 10**6, "put_back": True})
+    assert "labelled again" in screen.take_out_label({"put_back": [vote]})["error"]
+    assert "error" in screen.take_out_label({"put_back": [10**6]})
 
 
 def test_a_model_has_the_note_about_labels_left_out(ctx):

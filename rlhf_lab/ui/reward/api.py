@@ -13,7 +13,7 @@ from rlhf_lab.errors import ConfigError, LabError, NotAllowedError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
-from rlhf_lab.quality.queries import request_new_vote, restore_vote
+from rlhf_lab.quality.queries import restore_votes, take_out_labels
 from rlhf_lab.store.blind_tests import open_test_models
 from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models, listed_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
@@ -68,10 +68,10 @@ class ChooseAttribute(Payload):
 
 
 class TakeOutLabel(Payload):
-    """put_back: count a label again that was taken out."""
+    """vote: a label whose pair is taken out. put_back: labels that were taken out and count again."""
 
-    vote: int
-    put_back: bool = False
+    vote: int = 0
+    put_back: list[int] | None = None
 
 
 class JobId(TypedDict):
@@ -265,11 +265,16 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
 
 
 @api.action(TakeOutLabel, role=Role.OPERATOR)
-def take_out_label(ctx: Context, payload: TakeOutLabel) -> None:
-    """Undo a label, so that nothing learns from it and its annotator may see the pair again; or make it count again."""
-    change = restore_vote if payload.put_back else request_new_vote
-    change(ctx.db, ctx.project.id, payload.vote)
+def take_out_label(ctx: Context, payload: TakeOutLabel) -> list[int]:
+    """Undo all labels of a pair, so that nothing learns from them and their annotators may see the pair again; or make them count
+    again. Returns these labels."""
+    project_id = ctx.project.id
+    if payload.put_back:
+        votes = restore_votes(ctx.db, project_id, payload.put_back)
+    else:
+        votes = take_out_labels(ctx.db, project_id, payload.vote)
     ctx.instant_reward.labels_changed()
+    return votes
 
 
 def screen_state(ctx: Context) -> RewardState:

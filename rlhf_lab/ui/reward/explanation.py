@@ -12,6 +12,7 @@ from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.records import REQUESTER_KEY, Job
 from rlhf_lab.common.text_attributes import attribute_labels
 from rlhf_lab.errors import LabError
+from rlhf_lab.quality.queries import labels_of_same_pair
 from rlhf_lab.store.features import StoredText
 from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_models import get_reward_model
@@ -35,9 +36,11 @@ class ExplainText(Payload):
 
 
 class LabelBehindScore(TypedDict):
-    """A label and by how much it raises the score of a text, in sd of the base's texts."""
+    """A label and by how much it raises the score of a text, in sd of the base's texts. votes: the number of labels of its pair,
+    which are taken out together."""
 
     vote: int
+    votes: int
     turns: list[dict[str, str]]
     chosen: str
     rejected: str
@@ -113,15 +116,17 @@ def instant_explanation(ctx: Context, features: str, text: StoredText, share: fl
     ordered = sorted(explained.influences.items(), key=lambda item: item[1])
     extreme = [(vote, x) for vote, x in ordered[: -MAX_LABELS_SHOWN - 1 : -1] if x >= MIN_INFLUENCE]
     extreme += [(vote, x) for vote, x in ordered[:MAX_LABELS_SHOWN] if x <= -MIN_INFLUENCE]
-    labels = comparisons_by_vote(ctx.db, [vote for vote, _ in extreme])
+    shown = [vote for vote, _ in extreme]
+    labels, of_pair = comparisons_by_vote(ctx.db, shown), labels_of_same_pair(ctx.db, ctx.project.id, shown)
     return {
         "score": explained.score,
         "low": explained.score - explained.half_width, "high": explained.score + explained.half_width,
         "ignores": attribute_labels(ctx.instant_reward.figures(ctx.project.id).ignored),
         "labels": [
             {
-                "vote": vote, "turns": turns_of_prompt(labels[vote].prompt), "chosen": labels[vote].chosen.strip(),
-                "rejected": labels[vote].rejected.strip(), "is_tie": labels[vote].tie, "influence": influence,
+                "vote": vote, "votes": len(of_pair.get(vote, [vote])), "turns": turns_of_prompt(labels[vote].prompt),
+                "chosen": labels[vote].chosen.strip(), "rejected": labels[vote].rejected.strip(),
+                "is_tie": labels[vote].tie, "influence": influence,
             }
             for vote, influence in extreme
             if vote in labels

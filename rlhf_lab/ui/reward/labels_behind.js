@@ -24,14 +24,15 @@ export const hintText = ({ word, hasAdapter }, ignores) =>
 
 /**
  * @param {import('../api_types').InstantExplanation} explained
- * @param {{removed: LabelBehindScore | null, problem: string}} state the label that was taken out; why a change failed
+ * @param {{removed: {label: LabelBehindScore, votes: number[]} | null, problem: string}} state what was taken out last: a
+ *   label, and the votes on its pair; why a change failed
  * @param {{word: string, hasAdapter: boolean, showText: () => void}} about word: '' for the whole text
- * @param {(label: LabelBehindScore, putBack: boolean) => void} change
+ * @param {{takeOut: (label: LabelBehindScore) => void, putBack: () => void}} change
  */
 export function labelsBehind({ score, low, high, labels, ignores }, { removed, problem }, about, change) {
-  const rows = labels.map((label) => labelRow(label, 'Remove this label', () => change(label, false)));
+  const rows = labels.map((label) => labelRow(label, takeOutText(label.votes), () => change.takeOut(label)));
   const interval = `; 95 % interval ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
-  const back = removed && labelRow(removed, 'Restore it', () => change(removed, true));
+  const back = removed && labelRow(removed.label, putBackText(removed.votes.length), change.putBack);
   const { word } = about;
   const result = word
     ? `“${word}” adds ${formatDifference(score, 2)} sd to the score by the instant reward model`
@@ -44,10 +45,21 @@ export function labelsBehind({ score, low, high, labels, ignores }, { removed, p
     <p class="muted">${hintText(about, ignores)}</p>
     <p role="status" data-do="instant-score"><strong>${result}</strong>${interval}</p>
     ${problem ? html`<p class="lab-notice bad" role="alert">${problem}</p>` : null}
-    ${back ? html`<p class="muted">Taken out; nothing learns from it now:</p><ul>${back}</ul>` : null}
+    ${back ? html`<p class="muted">${removedText(removed.votes.length)}</p><ul>${back}</ul>` : null}
     ${rows.length ? html`<ul>${rows}</ul>` : html`<p class="muted">No label changes it.</p>`}
   </section>`;
 }
+
+// All labels of a pair are taken out, because otherwise the others would go on to say the same.
+export const takeOutText = (votes) => (votes > 1 ? `Remove all ${votes} labels of this pair` : 'Remove this label');
+export const putBackText = (votes) => (votes > 1 ? `Restore all ${votes}` : 'Restore it');
+export const removedText = (votes) =>
+  votes > 1
+    ? `Removed with all ${votes} labels of its pair; nothing learns from them now:`
+    : 'Removed; nothing learns from it now:';
+// Why labels are still missing: back of all were put back.
+export const missingText = (back, all) =>
+  back < all ? `Only ${back} of ${all} labels were restored: the others have been given again, or are gone.` : '';
 
 /** @param {LabelBehindScore} label @param {string} text of the button @param {() => void} press */
 function labelRow({ vote, turns, chosen, rejected, is_tie: isTie, influence }, text, press) {

@@ -3,7 +3,7 @@
 import { conversationField } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
-import { labelsBehind } from './labels_behind.js';
+import { labelsBehind, missingText } from './labels_behind.js';
 
 const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
 const CLICK_HINT = `${HINT} Click it, or press Enter, to see the labels behind it.`;
@@ -29,7 +29,7 @@ export class WordScores {
     this.result = null; // {score, tokens, token_scores, instant} or {failure}
     this.job = 0; // of the result
     this.word = null; // {name, tokens, job, result} of the word whose labels are shown
-    this.removed = null; // the label that was taken out last
+    this.removed = null; // {label, votes} that were taken out last
     this.isChanging = false;
     this.problem = ''; // why it could not be taken out or put back
   }
@@ -141,7 +141,8 @@ export class WordScores {
     const { instant, failure, has_adapter: hasAdapter } = (word ?? this).result;
     if (word && failure) return html`<p class="lab-notice bad" role="alert">${failure}</p>`;
     const about = { word: word?.name ?? '', hasAdapter, showText: () => this.showText() };
-    return instant ? labelsBehind(instant, this, about, (label, putBack) => this.change(label, putBack)) : '';
+    const change = { takeOut: (label) => this.takeOut(label), putBack: () => this.putBack() };
+    return instant ? labelsBehind(instant, this, about, change) : '';
   }
 
   showText() {
@@ -149,14 +150,28 @@ export class WordScores {
     this.draw();
   }
 
-  // Take a label out or put it back; the score by the present labels follows at once.
-  async change(label, putBack) {
+  takeOut(label) {
+    return this.change(async () => {
+      this.removed = { label, votes: await this.api.take_out_label({ vote: label.vote }) };
+    });
+  }
+
+  putBack() {
+    const { votes } = this.removed;
+    return this.change(async () => {
+      const back = await this.api.take_out_label({ put_back: votes });
+      this.removed = null;
+      this.problem = missingText(back.length, votes.length);
+    });
+  }
+
+  // Change the labels; the score by the present ones follows at once.
+  async change(request) {
     const { job, word } = this;
     if (this.isChanging) return;
     Object.assign(this, { isChanging: true, problem: '' });
     try {
-      await this.api.take_out_label({ vote: label.vote, put_back: putBack });
-      this.removed = putBack ? null : label;
+      await request();
       const results = [await this.api.explanation({ job }), word && (await this.api.explanation({ job: word.job }))];
       if (this.job === job && this.result) this.result = results[0];
       if (word && this.word === word) this.word = { ...word, result: results[1] };

@@ -16,6 +16,7 @@ from rlhf_lab.common.text import plain_number
 from rlhf_lab.config.kl_control import FIXED_BETA, KL_BUDGET_TOLERANCE, KLControlSpec
 from rlhf_lab.ui.run_views.curve_trends import (
     MAIN_PART,
+    TURN_NOISE_FACTOR,
     WINDOW,
     Curves,
     RewardPart,
@@ -53,7 +54,6 @@ LOSS_STEADY = 0.03  # of the previous loss of an offline method: a smaller chang
 ACCURACY_KNOWN = 0.95  # share of the pairs of a step: the labels are memorised
 GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
-GOLD_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
 #: Replacements in the advice for runs in which there is no beta, or beta is not weighed against a score.
 ADVICE_WITHOUT_BETA = (
     ("raise beta or lower lr", "lower lr"), ("raise beta or stop", "stop"), ("raise lr or lower beta", "raise lr"),
@@ -207,7 +207,7 @@ def _score(score: Trend, trends: CurveTrends) -> Finding:
             "reward model.",
         )
     clip_share = trends["objective/score_clipfrac"].current if "objective/score_clipfrac" in trends else 0.0
-    text = f"Mean score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}')}"
+    text = f"Mean score {score.current:z.2f} sd, {score.compared(SCORE_FLAT, f'{score.gain:+z.2f}', '{:z.2f}'.format)}"
     if clip_share > SCORES_CLIPPED and score.current > 0:
         text += f"; score_clip clips {100 * clip_share:.0f} % of the scores, so higher scores bring no more reward"
         return Finding(
@@ -282,7 +282,7 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:
         return _reward_finding(text, trends, lambda part: part.current, reward.current - score.current)
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"{text}: too early to say.")
-    text += f", {reward.compared(SCORE_FLAT, f'{reward.gain:+z.2f}')}"
+    text += f", {reward.compared(SCORE_FLAT, f'{reward.gain:+z.2f}', '{:z.2f}'.format)}"
     if reward.is_falling(SCORE_FLAT) and reward.num_points >= 2 * WINDOW:  # the text says that it falls now
         return _reward_finding(text, trends, lambda part: part.change, reward.change)
     if reward.gain < -reward.effective_threshold(SCORE_FLAT):
@@ -319,7 +319,7 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
     if budget is not None and control.is_at_budget(kl.current):
         return _kl_at_budget(kl, budget, trends)
     rising = kl.is_rising(KL_SLOW)
-    text = f"Mean KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}')}"
+    text = f"Mean KL {kl.current:.1f} nats a response, {kl.compared(KL_SLOW, f'{kl.gain:+z.1f}', '{:z.1f}'.format)}"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         return Finding(
             Level.ALERT,
@@ -415,9 +415,8 @@ def _value(value: Trend, trends: CurveTrends) -> Finding:
     if value.num_points < WINDOW:
         return Finding(Level.INFO, f"Mean value loss {plain_number(value.current, 3)}: too early to say.")
     gain = f"{100 * value.gain / value.initial:+z.0f} %" if value.initial > 0 else f"{value.gain:+z.3g}"
-    text = (
-        f"Mean value loss {plain_number(value.current, 3)}, {value.compared(VALUE_STEADY * abs(value.previous), gain)}"
-    )
+    compared = value.compared(VALUE_STEADY * abs(value.previous), gain, lambda mean: plain_number(mean, 3))
+    text = f"Mean value loss {plain_number(value.current, 3)}, {compared}"
     if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
         return Finding(Level.WARN, f"{text}: more than doubled in {WINDOW} steps.{tail}")
     explains_little = (
@@ -464,7 +463,7 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
     drift = length.current / length.initial - 1 if length.initial > 0 else 0.0
     if length.num_points < WINDOW:
         return Finding(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
-    prefix = f"{length.current:.0f} tokens, {length.compared(LENGTH_STEADY, f'{100 * drift:+z.0f} %')}"
+    prefix = f"{length.current:.0f} tokens, {length.compared(LENGTH_STEADY, f'{100 * drift:+z.0f} %', '{:.0f}'.format)}"
     if abs(drift) > LENGTH_DRIFT:
         score = trends.get("objective/scores")
         has_risen = score is not None and score.gain > score.effective_threshold(SCORE_FLAT)
@@ -476,7 +475,7 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
 def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if gold.num_points < WINDOW:
         return Finding(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
-    text = f"Mean gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}')}"
+    text = f"Mean gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}', '{:z.2f}'.format)}"
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
@@ -484,8 +483,9 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
             f"stop or {trends.control.less_kl}.",
             advises_smaller_steps=True,
         )
-    if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
-        return Finding(Level.WARN, f"{text}: below its best, {gold.best:z.2f}.")
+    if gold.best - gold.current > TURN_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / TURN_NOISE_FACTOR):
+        best = "" if gold.turn(GOLD_FLAT) == gold.highest else f", {gold.best:z.2f}"  # else the text has it
+        return Finding(Level.WARN, f"{text}: below its best{best}.")
     if gold.gain > gold.effective_threshold(GOLD_FLAT):
         if gold.best - gold.current > GOLD_FALL:
             return Finding(
@@ -503,7 +503,7 @@ def _margin(margin: Trend, trends: CurveTrends) -> Finding:
     if margin.current <= 0:
         text += ": the policy does not prefer the chosen texts; label more pairs"
         return Finding(Level.WARN, f"{text}, or raise lr.", message_without_advice=f"{text}.")
-    comparison = margin.compared(LOSS_STEADY, f"{margin.gain:+z.2f}")
+    comparison = margin.compared(LOSS_STEADY, f"{margin.gain:+z.2f}", "{:z.2f}".format)
     return Finding(Level.GOOD, f"{text}, {comparison}: chosen texts became more likely than rejected ones.")
 
 
@@ -524,7 +524,7 @@ def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
     threshold = LOSS_STEADY * abs(loss.previous)
     if loss.num_points < WINDOW:
         return Finding(Level.INFO, f"Mean loss {loss.current:.3f}: too early to say.")
-    text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}')}"
+    text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}', '{:.3f}'.format)}"
     if loss.is_rising(threshold):
         return Finding(
             Level.WARN, f"{text}: {trends.advice_for_smaller_steps('lower lr')}.", advises_smaller_steps=True
@@ -569,7 +569,7 @@ def _is_over_optimized(trends: CurveTrends) -> bool:
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
     if gold is None or score is None or gold.num_points < 2 * WINDOW:
         return False
-    gold_fell = gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR)
+    gold_fell = gold.best - gold.current > TURN_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / TURN_NOISE_FACTOR)
     return gold_fell and score.current >= score.best - score.effective_threshold(SCORE_FLAT)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rlhf_lab.common.curves import Point
@@ -11,6 +11,7 @@ from rlhf_lab.common.curves import Point
 WINDOW = 5  # steps that count as "now"; the same number before them is "before"
 NOISE_STEPS = 50  # the last steps, from which the noise of a curve is estimated
 MEDIAN_ABS_NORMAL_DIFFERENCE = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
+TURN_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
 MAIN_PART = 0.5  # share of a change that a part of the reward must have to be called its main cause
 
 Curves = Mapping[str, Sequence[Point]]
@@ -26,7 +27,8 @@ class SettingChange(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """initial: mean of the first window; previous, current: means of the last two windows; best: the highest window mean.
+    """initial: mean of the first window; previous, current: means of the last two windows; highest, lowest: the extreme window
+    means, each with the step in the middle of its window.
 
     num_points: the number of finite values. noise_margin: the change between two windows that noise alone may cause (2 standard
     errors). latest: the newest value. A curve does not count as rising if latest is below the mean of its window, nor as falling
@@ -36,7 +38,8 @@ class Trend(NamedTuple):
     initial: float
     previous: float
     current: float
-    best: float
+    highest: Point
+    lowest: Point
     num_points: int
     noise_margin: float
     latest: float
@@ -49,6 +52,10 @@ class Trend(NamedTuple):
     def gain(self) -> float:
         return self.current - self.initial
 
+    @property
+    def best(self) -> float:
+        return self.highest[1]
+
     def effective_threshold(self, threshold: float) -> float:
         """The threshold, or the noise margin if that is larger."""
         return max(threshold, self.noise_margin)
@@ -59,8 +66,20 @@ class Trend(NamedTuple):
     def is_falling(self, threshold: float) -> bool:
         return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
 
-    def compared(self, threshold: float, gain: str) -> str:
-        """How the curve compares with its start and moves now, as all captions say it. gain: `self.gain` as text.
+    def turn(self, threshold: float) -> Point | None:
+        """The step and mean at which the curve was higher than at both its ends, or lower, by more than the threshold and than
+        noise explains; of both the one that is further from them. None without any."""
+        if self.num_points < 2 * WINDOW:
+            return None
+        rise = self.highest[1] - max(self.initial, self.current)
+        fall = min(self.initial, self.current) - self.lowest[1]
+        if max(rise, fall) <= max(threshold, TURN_NOISE_FACTOR * self.noise_margin):
+            return None
+        return self.highest if rise >= fall else self.lowest
+
+    def compared(self, threshold: float, gain: str, show: Callable[[float], str]) -> str:
+        """How the curve compares with its start, where it turned in between, and how it moves now, as all captions say it. gain:
+        `self.gain` as text. show: a value as text.
 
         A change that one sees is said, also if noise alone may cause it. Before there are two full windows, the second comparison
         is the first one, and is left out.
@@ -70,12 +89,16 @@ class Trend(NamedTuple):
             since_start += ", within the noise"
         if self.num_points < 2 * WINDOW:
             return since_start
-        if abs(self.change) <= threshold:
-            return "steady since the start" if abs(self.gain) <= threshold else f"{since_start}, now steady"
+        if (turn := self.turn(threshold)) is not None:
+            extreme = "highest" if turn == self.highest else "lowest"
+            since_start += f", {extreme} around step {turn[0]} ({show(turn[1])})"
+        is_steady = abs(self.change) <= threshold
+        if is_steady and abs(self.gain) <= threshold and turn is None:
+            return "steady since the start"
         direction = (
             "rising" if self.is_rising(threshold) else "falling" if self.is_falling(threshold) else "up and down"
         )
-        return f"{since_start}, now {direction}"
+        return f"{since_start}, now {'steady' if is_steady else direction}"
 
 
 class RewardPart(NamedTuple):
@@ -88,17 +111,20 @@ class RewardPart(NamedTuple):
 
 def trend(points: Sequence[Point]) -> Trend | None:
     """None for a curve without a finite point. With few points the windows shrink."""
-    values = [value for _, value in points if math.isfinite(value)]
-    if not values:
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
+    if not finite:
         return None
+    values = [value for _, value in finite]
     window = max(1, min(WINDOW, len(values) // 2))
     current = values[-window:]
     previous = values[-2 * window : -window] or current
     cumulative_sums = [0.0, *itertools.accumulate(values)]
-    best = max(cumulative_sums[i + window] - cumulative_sums[i] for i in range(len(values) - window + 1)) / window
+    means = [(cumulative_sums[i + window] - cumulative_sums[i]) / window for i in range(len(values) - window + 1)]
+    highest, lowest = (means.index(extreme) for extreme in (max(means), min(means)))
+    extremes = [(finite[i + window // 2][0], means[i]) for i in (highest, lowest)]
     noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
     mean = statistics.fmean
-    return Trend(mean(values[:window]), mean(previous), mean(current), best, len(values), noise_margin, values[-1])
+    return Trend(mean(values[:window]), mean(previous), mean(current), *extremes, len(values), noise_margin, values[-1])
 
 
 def noise_sd(values: Sequence[float]) -> float:

@@ -15,7 +15,8 @@ const FIRST_CHARTS = 4; // in view when the screen opens
 const TERM_PREFIX = 'objective/reward/';
 const EXPLANATION =
   'The sentence under each curve describes the mean of its last 5 steps (fewer before step 10), because single steps ' +
-  'are noisy. "Since the start" compares it with the first 5 steps, "now" with the 5 steps before. "Within ' +
+  'are noisy. "Since the start" compares it with the first 5 steps, "now" with the 5 steps before. "Highest" or ' +
+  '"lowest around step" is said of a curve that was clearly higher or lower in between. "Within ' +
   'the noise": chance alone may cause such a change; if the newest step does not confirm one, it is "up and down". ' +
   'Short lines at the foot of the curves mark where a run that trains while people label got new labels.';
 
