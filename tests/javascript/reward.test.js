@@ -14,7 +14,8 @@ const { correlationText, effectText } = await import('../../rlhf_lab/ui/reward/a
 const { predictionsText } = await import('../../rlhf_lab/ui/reward/accuracy.js');
 const { nextTrainingText } = await import('../../rlhf_lab/ui/reward/training.js');
 const { wordAt } = await import('../../rlhf_lab/ui/reward/words.js');
-const { hintText, missingText, putBackText, removedText, takeOutText } = await import('../../rlhf_lab/ui/reward/labels_behind.js');
+const { hintText, missingText, putBackText, removedText, takeOutText } =
+  await import('../../rlhf_lab/ui/reward/labels_behind.js');
 
 const labels = { human: 12, simulated: 40, goals: { human: 20, simulated: 40 } };
 
