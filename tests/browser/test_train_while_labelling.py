@@ -15,7 +15,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 
 WRITER = r"(policy, step \d+(?: or \d+)?|base model|checkpoint of step \d+)"
-MAX_ANSWERS = 12  # until a person gets a pair of the policy and another model
+MAX_ANSWERS = 40  # until a person gets a pair of the policy and another model
 #: JavaScript: the short lines at the foot of the curve of the score.
 TICKS = """() => [...document.querySelectorAll('.lab-train .js-plotly-plot')][0]?.layout.shapes
     ?.filter((line) => line.y1 < 0.5).length ?? 0"""

@@ -121,10 +121,12 @@ def trend(points: Sequence[Point]) -> Trend | None:
     cumulative_sums = [0.0, *itertools.accumulate(values)]
     means = [(cumulative_sums[i + window] - cumulative_sums[i]) / window for i in range(len(values) - window + 1)]
     highest, lowest = (means.index(extreme) for extreme in (max(means), min(means)))
-    extremes = [(finite[i + window // 2][0], means[i]) for i in (highest, lowest)]
+    top, bottom = ((finite[i + window // 2][0], means[i]) for i in (highest, lowest))
     noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
     mean = statistics.fmean
-    return Trend(mean(values[:window]), mean(previous), mean(current), *extremes, len(values), noise_margin, values[-1])
+    return Trend(
+        mean(values[:window]), mean(previous), mean(current), top, bottom, len(values), noise_margin, values[-1]
+    )
 
 
 def noise_sd(values: Sequence[float]) -> float:
