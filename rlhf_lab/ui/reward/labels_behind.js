@@ -24,8 +24,8 @@ export const hintText = ({ word, hasAdapter }, ignores) =>
 
 /**
  * @param {import('../api_types').InstantExplanation} explained
- * @param {{removed: {label: LabelBehindScore, votes: number[]} | null, problem: string}} state removed: a label, and the
- *   votes on its pair, removed last; problem: why a change failed
+ * @param {{removed: {label: LabelBehindScore, votes: number[]} | null, problem: string}} state removed: the last label
+ *   that was removed, and the votes on its pair; problem: why a change failed
  * @param {{word: string, hasAdapter: boolean, showText: () => void}} about word: '' for the whole text
  * @param {{takeOut: (label: LabelBehindScore) => void, putBack: () => void}} change
  */
