@@ -356,7 +356,7 @@ const penalty = {
       'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping compares ' +
       'with the last policy.',
   ],
-  question: 'Set β so that the penalty of this text is one point.',
+  question: 'Set β so that this text’s sum changes its reward by one point.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
   core: 'core.kl.shape_rewards',
   sliders: (material) => [

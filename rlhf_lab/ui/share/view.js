@@ -4,7 +4,7 @@
 import { BlindTest } from './blind_test.js';
 import { RankingView } from '../compare/tournament/ranking.js';
 import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
-import { formatPercent, plural } from '../shared/format.js';
+import { formatInterval, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { stepChart } from '../shared/plot.js';
 import { nearest } from '../train/sample_texts.js';
@@ -53,16 +53,13 @@ function heading() {
 
 function results() {
   const { accuracy, labelled_by: names, feed } = recording;
-  const percent = accuracy?.map((share) => formatPercent(share));
   return html`<section class="lab-card" aria-label="results">
     <h2>What it learned from</h2>
     <p>${feed.static?.label_source}</p>
     ${
-      percent &&
-      html`<p>
-        ${term('reward model')}: it ranks ${percent[0]} of held-out labels correctly (95 % interval: ${percent[1]} to
-        ${percent[2]}).
-      </p>`
+      accuracy &&
+      html`<p>${term('reward model')}: it ranks ${formatPercent(accuracy[0])} of held-out labels correctly (95 %
+        interval ${formatInterval(accuracy[1], accuracy[2])}).</p>`
     }
     ${names.length ? html`<p>Labelled by ${names.join(', ')}.</p>` : null}
     ${feed.best_text && html`<p>${feed.best_text}</p>`}
