@@ -53,7 +53,7 @@ def test_a_critic_starts_as_the_reward_model(llama_folder):
 
 
 def test_a_critic_needs_a_reward_model_with_an_adapter(llama_folder):
-    with pytest.raises(TrainingError, match="no reward model with an adapter"):
+    with pytest.raises(TrainingError, match="is not a reward model with an adapter"):
         tiny_models.learner(llama_folder, "ppo", value_trunk="critic", critic_init="reward")
 
 

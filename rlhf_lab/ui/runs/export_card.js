@@ -155,7 +155,10 @@ export class ExportCard {
     const buttons = Object.entries(kinds).map(button);
     return html`<div class="line">
       <div><h3>${title}</h3><p class="muted">${description}</p></div>
-      <div class="lab-row">${operatorOnly(...fields, ...buttons)} ${progress}</div>
+      <div class="controls">
+        <div class="lab-row">${operatorOnly(...fields)}</div>
+        <div class="lab-row">${operatorOnly(...buttons)} ${progress}</div>
+      </div>
     </div>`;
   }
 
