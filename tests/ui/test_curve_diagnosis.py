@@ -126,7 +126,7 @@ CASES = {
     ),
     "score: back at its start": (
         {SCORE: curve((0.0, 8), (1.0, 9), (0.0, 10))}, SCORE, Level.WARN,
-        "Mean score 0.00 sd, no change since the start, highest around step 11 (1.00), now steady: raise lr",
+        "Mean score 0.00 sd, hardly any change since the start, highest around step 11 (1.00), now steady: raise lr",
     ),
     "length: shorter in between": (
         {LENGTH: curve((40.0, 8), (12.0, 9), (42.8, 10))}, LENGTH, Level.GOOD,
@@ -134,7 +134,7 @@ CASES = {
     ),
     "value: rose and fell": (
         {VALUE: curve((0.1, 8), (0.4, 9), (0.107, 10))}, VALUE, Level.GOOD,
-        "Mean value loss 0.107, no change since the start, highest around step 11 (0.4), now steady.",
+        "Mean value loss 0.107, hardly any change since the start, highest around step 11 (0.4), now steady.",
     ),
     "gold: below its best, which the text has": (
         {GOLD: curve((0.0, 8), (2.0, 9), (0.5, 10))}, GOLD, Level.WARN,

@@ -84,7 +84,7 @@ class Trend(NamedTuple):
         A change that one sees is said, also if noise alone may cause it. Before there are two full windows, the second comparison
         is the first one, and is left out.
         """
-        since_start = f"{gain if abs(self.gain) > threshold else 'no change'} since the start"
+        since_start = f"{gain if abs(self.gain) > threshold else 'hardly any change'} since the start"
         if threshold < abs(self.gain) <= self.noise_margin:
             since_start += ", within the noise"
         if self.num_points < 2 * WINDOW:
