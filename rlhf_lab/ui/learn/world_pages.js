@@ -40,6 +40,8 @@ const MOVE_NAMES = ['up', 'right', 'down', 'left'];
 
 const policyOf = ({ world, random, policy }) => policy ?? somePolicy(world, random);
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 2);
+// With the same decimals in a row, so that A = Q − V holds for the numbers shown, and probabilities add up to 1.
+const decimals = (value, digits = 2) => `${value < -0.5 / 10 ** digits ? '−' : ''}${Math.abs(value).toFixed(digits)}`;
 
 // The first walk from `seed` on that meets a condition and fits on the screen; otherwise the shortest.
 function findWalk(shared, seed, suits) {
@@ -90,14 +92,14 @@ function cellTable({ world, random }, cell) {
   const v = valuesOf(world, policy);
   if (isOver(world, cell)) return html`<p class="muted">The walk ends here, so nothing more can be earned.</p>`;
   const q = actionValues(world, v, cell);
-  const row = (name, values) =>
-    html`<tr><th scope="row">${name}</th>${values.map((value) => html`<td>${number(value)}</td>`)}</tr>`;
+  const row = (name, values, digits = 2) =>
+    html`<tr><th scope="row">${name}</th>${values.map((value) => html`<td>${decimals(value, digits)}</td>`)}</tr>`;
   const moves = ARROWS.map((arrow, i) => html`<th scope="col" aria-label=${MOVE_NAMES[i]}>${arrow}</th>`);
   return html`<table class="cell-values">
-    <caption>The cell you chose: V = ${number(v[cell])}</caption>
+    <caption>The cell you chose: V = ${decimals(v[cell])}</caption>
     <thead><tr><th scope="col">move</th>${moves}</tr></thead>
     <tbody>
-      ${row('policy π', policy[cell])}${row('Q', q)}${row(
+      ${row('policy π', policy[cell], 3)}${row('Q', q)}${row(
         'advantage A',
         q.map((value) => value - v[cell]),
       )}
