@@ -57,7 +57,7 @@ from rlhf_lab.jobs.run_tracking import TRACK_HELP, start_tracking, tracker_entry
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import TRAINING_BUSY_TIMEOUT_S, Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.training.evaluation import (
@@ -226,7 +226,10 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
     seed = args.seed or 0
     reward_settings = {name: getattr(args, name) for name in ("pooling", *ATTRIBUTES)} | {"seed": seed}
     reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(**reward_settings))
-    with engine_lock(home), Database.open(home) as db, progress_reporter("demo") as report:
+    with (
+        engine_lock(home), Database.open(home, busy_timeout_s=TRAINING_BUSY_TIMEOUT_S) as db,
+        progress_reporter("demo") as report,
+    ):  # fmt: skip
         timer = _PhaseTimer(report)
         model_cache = ModelCache(home, db)
         project = new_project(

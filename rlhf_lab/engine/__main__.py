@@ -17,7 +17,7 @@ from rlhf_lab.common.process_env import hide_environment, set_training_env, thre
 from rlhf_lab.common.program_names import lab_command
 from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat, this_process
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import TRAINING_BUSY_TIMEOUT_S, Database
 
 log = logging.getLogger("rlhf_lab.engine")
 NICENESS = 10
@@ -60,7 +60,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
         hide_environment()
         _open_log(home)
         _lower_priority()
-        db = Database.open(home)
+        db = Database.open(home, busy_timeout_s=TRAINING_BUSY_TIMEOUT_S)
         record_heartbeat(db, STATE_STARTING)
         set_training_env()
         import torch  # late: the import takes seconds, and reads environment variables that are set above

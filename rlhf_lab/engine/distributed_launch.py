@@ -34,7 +34,7 @@ from rlhf_lab.engine.policy_run import ENGINE_EXIT_MESSAGE, POLL_INTERVAL_S, RUN
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.run_lock import check_unlocked, is_locked, lock_run
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import TRAINING_BUSY_TIMEOUT_S, Database
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.training.distributed import Distributed, init_from_env, shutdown
 
@@ -204,7 +204,10 @@ def _lock_if_main_process(distributed: Distributed, home: Path, run_id: int) -> 
 
 def run_policy_worker(home: Path, run_id: int) -> RunStatus:
     """Train a run as one of its processes until the run ends."""
-    with join_distributed() as distributed, Database.open(home) as db, _lock_if_main_process(distributed, home, run_id):
+    with (
+        join_distributed() as distributed, Database.open(home, busy_timeout_s=TRAINING_BUSY_TIMEOUT_S) as db,
+        _lock_if_main_process(distributed, home, run_id),
+    ):  # fmt: skip
         sharded = distributed.world_size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
             run = PolicyRun(ModelCache(home, db, distributed=distributed, sharded=sharded), run_id)
@@ -222,7 +225,7 @@ def run_policy_worker(home: Path, run_id: int) -> RunStatus:
 
 def run_reward_worker(home: Path, job_id: int) -> None:
     """Train a reward model as one of its processes. The main one reports progress and records the outcome of the job."""
-    with join_distributed() as distributed, Database.open(home) as db:
+    with join_distributed() as distributed, Database.open(home, busy_timeout_s=TRAINING_BUSY_TIMEOUT_S) as db:
         job = queue.get_job(db, job_id)
         if job.status is not JobStatus.RUNNING:
             raise EngineError(f"job {job_id} is {job.status.value}; only one that the engine works on has processes.")

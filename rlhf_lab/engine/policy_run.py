@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, median
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, RunStatus
@@ -37,8 +37,8 @@ from rlhf_lab.engine.run_manifest import (
     environment_manifest,
     function_change_note,
 )
-from rlhf_lab.engine.run_task import POLICY_SLOT, RunTask
-from rlhf_lab.errors import BusyStoreError, ConfigError, RewardTermError, StoreError
+from rlhf_lab.engine.run_task import POLICY_SLOT, PROMPTS_KEY, RunTask
+from rlhf_lab.errors import ConfigError, RewardTermError, StoreError
 from rlhf_lab.jobs.retraining import IGNORED_KEY
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
@@ -62,7 +62,6 @@ from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
 
 POLL_INTERVAL_S = 0.1
-RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
 STEP_PARTS = ("rollout", "score", "update")
 HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, even within a step
 CONTROL_KINDS = (*HALT_EVENT_KINDS, EventKind.RESUME)
@@ -171,7 +170,8 @@ class PolicyRun:
         ):
             if message:
                 self._note(message, self.trainer.steps_done)
-        recorded = {"machine": machine} | ({FUNCTIONS_KEY: previous_functions | functions} if functions else {})
+        recorded: dict[str, Any] = {"machine": machine, PROMPTS_KEY: self.task.prompt_ids}
+        recorded |= {FUNCTIONS_KEY: previous_functions | functions} if functions else {}
         set_manifest(self.model_cache.db, self.run.id, manifest | recorded)
 
     def execute(self) -> RunStatus:
@@ -185,13 +185,13 @@ class PolicyRun:
             if self.trainer.steps_done == 0:
                 self._replay_events()
                 self.trainer.measure_score_unit()
-                self._record_with_retry(StepResult(0, {}, samples=self.trainer.samples()))
+                record_step(db, run_id, StepResult(0, {}, samples=self.trainer.samples()))
             while self.trainer.steps_done < self.config.steps:
                 self._apply_controls()
                 last_state = self.trainer.state.state_dict()
                 self._broadcast_changes(self._applied_events)
                 result = self._step_with_oom_retry(last_state)
-                self._record_with_retry(result)
+                record_step(db, run_id, result)
                 self._time_step(result)
                 last_state = self.trainer.state.state_dict()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
@@ -250,18 +250,6 @@ class PolicyRun:
             step = self.trainer.steps_done + 1
             message = f"memory ran out in step {step}; continuing with micro_batch {micro_batch}: slower, same result"
             self._apply_event(self._note(message, self.trainer.steps_done, micro_batch=micro_batch))
-
-    def _record_with_retry(self, result: StepResult) -> None:
-        """Store a step; retry while another process is writing, because a large import may take minutes."""
-        deadline = time.monotonic() + RECORD_RETRY_S
-        while True:
-            try:
-                return record_step(self.model_cache.db, self.run.id, result)
-            except BusyStoreError as error:
-                if time.monotonic() > deadline or self.should_exit():
-                    raise
-                log.warning("step %d could not be stored, and is tried again: %s", result.step, error)
-                time.sleep(1.0)
 
     def _save_checkpoint(self, state: StateDict) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, POLICY_SLOT, *state)

@@ -1,7 +1,7 @@
 """What a run trains: its trainer, with the prompts, the reward, the labels and the judge that the store and its manifest name."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.common.progress import ProgressCallback
@@ -31,6 +31,8 @@ from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
+#: In the manifest: the ids of the project's prompts at the start of the run, as the (first, last) of each range.
+PROMPTS_KEY = "prompts"
 PTX_CORPUS_TEXTS = 1024  # texts of the embedded model's corpus, for a run without its own pretraining texts
 POLICY_SLOT = "policy"
 
@@ -43,6 +45,7 @@ class RunTask:
         self.heads: LiveHeads | None = None
         self.pairs: LivePairs | None = None
         self._functions: FunctionTerms | None = None  # the functions among the reward terms
+        self.prompt_ids: list[list[int]] = run.manifest.get(PROMPTS_KEY, [])
 
     def close(self) -> None:
         """End the process of the reward functions."""
@@ -55,8 +58,7 @@ class RunTask:
         backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
         judge = self.run.manifest.get("judge")
         train_prompts, eval_prompts = (
-            filter_prompts(backbone, prompts(db, project.id, split), self.config.max_new_tokens)
-            for split in ("train", "eval")
+            filter_prompts(backbone, some, self.config.max_new_tokens) for some in self._prompts()
         )
         labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")
         live = self._make_live_parts(backbone, adapters, train_prompts.prompts)
@@ -80,6 +82,17 @@ class RunTask:
                 if message:
                     add_note(db, self.run.id, message, 0)
         return trainer
+
+    def _prompts(self) -> tuple[list[Prompt], list[Prompt]]:
+        """The prompts of both splits as of the start of the run, which an import, or its undo, may have changed since."""
+        db, project_id = self.model_cache.db, self.run.project_id
+        if not self.prompt_ids:
+            present = prompts(db, project_id, "train"), prompts(db, project_id, "eval")
+            self.prompt_ids = _id_ranges(prompt.id for split in present for prompt in split)
+            return present
+        ids = {i for first, last in self.prompt_ids for i in range(first, last + 1)}
+        train, held_out = (prompts(db, project_id, split, labels_only=True) for split in ("train", "eval"))
+        return [prompt for prompt in train if prompt.id in ids], [prompt for prompt in held_out if prompt.id in ids]
 
     def _make_live_parts(
         self, backbone: Backbone, adapters: Adapters, train_prompts: Sequence[Prompt]
@@ -128,3 +141,14 @@ class RunTask:
                 "new run."
             ) from error
         return texts
+
+
+def _id_ranges(ids: Iterable[int]) -> list[list[int]]:
+    """[first, last] of each range of consecutive ids."""
+    ranges: list[list[int]] = []
+    for i in sorted(ids):
+        if ranges and i == ranges[-1][1] + 1:
+            ranges[-1][1] = i
+        else:
+            ranges.append([i, i])
+    return ranges

@@ -7,6 +7,7 @@ completions.py.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ HEARTBEAT_INTERVAL_S = 2.0
 IDLE_POLL_INTERVAL_S = 0.1
 DEFAULT_IDLE_EXIT_S = 600.0
 RETRY_INTERVAL_S = 1.0
+RESULT_RETRY_S = 300.0  # how long a result that cannot be stored is kept before its job fails
 CANCEL_POLL_S = 0.5  # how often a job looks whether it was cancelled
 PAIRS_REST_FACTOR = 1.0  # after sampling pairs, the training runs for at least this multiple of the sampling time
 CHAT_UPDATE_S = 0.1  # interval at which the text of an answer is stored and a cancellation is noticed
@@ -167,7 +169,8 @@ class Worker:
         try:
             result = self._dispatch(job)
             if result is not None:
-                queue.finish(self.db, job.id, result)
+                record = partial(queue.finish, self.db, job.id, result)
+                self._record_with_retry(record, f"the result of job {job.id}", RESULT_RETRY_S)
                 log.info("job %d is done", job.id)
         except _JobAborted:
             self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is queued again")
@@ -189,18 +192,21 @@ class Worker:
         if job.kind is JobKind.TRAIN_POLICY and not isinstance(error, ClaimedError):
             self._mark_run_failed(int(job.payload["run_id"]), message)
 
-    def _record_with_retry(self, record: Callable[[], None], description: str) -> None:
+    def _record_with_retry(self, record: Callable[[], object], description: str, limit_s: float = math.inf) -> None:
         """Record the outcome of a job. If it cannot be written (the disk is full), retry until an exit is requested.
 
-        After such an exit the next engine treats the job as interrupted.
+        After such an exit the next engine treats the job as interrupted. limit_s: after so many seconds, raise the error.
         """
+        deadline = time.monotonic() + limit_s
         while True:
             try:
                 record()
-            except LostStoreError:
+            except (CorruptStoreError, LostStoreError):
                 raise
             except StoreError as error:
                 log.warning("%s could not be recorded: %s", description, error)
+                if time.monotonic() > deadline:
+                    raise
             else:
                 return
             if self._exit_requested:

@@ -5,6 +5,7 @@ engine is identified by pid and process start time, so that a reused pid is not 
 heartbeat shows that it is alive.
 """
 
+import contextlib
 import itertools
 import os
 import socket
@@ -78,11 +79,20 @@ def _find_process(process: ProcessIdentity) -> psutil.Process | None:
         return None
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether a process that was found has not ended. A step of the clock, which changes its start time, does not matter."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def exit_when_process_ends(process: ProcessIdentity) -> None:
     """Start a thread that exits this process soon after another process of this machine has ended."""
 
+    watched = _find_process(process)
+
     def watch() -> None:
-        while _find_process(process):
+        while watched is not None and _is_alive(watched):
             time.sleep(PROCESS_POLL_S)
         os._exit(1)
 
@@ -110,7 +120,7 @@ def engine_from_row(row: RowMapping) -> EngineRow:
 def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mib: float | None = None) -> int:
     """Record that this process is the engine and alive; returns its engine id. state: shown on the page, such as "idle"."""
     values = {"state": state, "device": device, "memory_mb": memory_mib, "beat_at": time.time()}
-    with db.write() as conn:
+    with db.write(durable=False) as conn:
         engine_id = _find_or_add_engine(conn, this_process())
         conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(**values))
     return engine_id
@@ -146,7 +156,7 @@ def touch_ui(db: Database) -> None:
     last_seen_at = ui_last_seen_at(db)
     if last_seen_at is not None and 0 <= now - last_seen_at < _UI_SEEN_INTERVAL_S:
         return
-    with db.write() as conn:
+    with db.write(durable=False) as conn:
         result = conn.execute(update(t.presence).where(t.presence.c.who == "ui").values(seen_at=now))
         if result.rowcount == 0:
             conn.execute(t.presence.insert().values(who="ui", seen_at=now))

@@ -43,6 +43,16 @@ def submit_once(
         return _submit(conn, kind, project_id, payload) if row is None else _job_from_row(row)
 
 
+def submit_run_once(db: Database, project_id: int, payload: dict[str, Any]) -> Job:
+    """Queue the training of the run payload["run_id"], or return its unfinished job if there is one. Safe between processes."""
+    j = t.jobs.c
+    query = select(t.jobs).where(j.kind == JobKind.TRAIN_POLICY, j.status.in_(UNFINISHED_JOB_STATUSES)).order_by(j.id)
+    with db.write() as conn:
+        unfinished = map(_job_from_row, conn.execute(query).all())
+        job = next((job for job in unfinished if job.payload.get("run_id") == payload["run_id"]), None)
+        return job or _submit(conn, JobKind.TRAIN_POLICY, project_id, payload)
+
+
 def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
     now = time.time()
     values = {
@@ -89,10 +99,12 @@ def update_progress(
     """Store the progress of a running job. Returns False if it is not running any more (cancelled): stop working on it.
 
     progress: from 0 to 1. eta_s: remaining time in seconds. partial_result: stored as the job's `result` until the next partial
-    or the final result replaces it.
+    or the final result replaces it. Does not wait for the disk: many such writes a second would keep the write lock from other
+    processes.
     """
     extra_values = {} if partial_result is None else {"result": partial_result}
-    return _update_job(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **extra_values)
+    running = (JobStatus.RUNNING,)
+    return _update_job(db, job_id, running, durable=False, progress=progress, eta_s=eta_s, **extra_values)
 
 
 def requeue(db: Database, job_id: int) -> bool:
@@ -102,7 +114,7 @@ def requeue(db: Database, job_id: int) -> bool:
 
 def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
     """Store the result of a running job. Returns False, without a change, if it was not running (cancelled)."""
-    values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
+    values: dict[str, Any] = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
     return _update_job(db, job_id, (JobStatus.RUNNING,), **values)
 
 
@@ -116,7 +128,8 @@ def cancel(db: Database, job_id: int, result: dict[str, Any] | None = None) -> b
 
     result: replaces that of the job, if given.
     """
-    values = {"status": JobStatus.CANCELLED, "eta_s": None} | ({} if result is None else {"result": result})
+    values: dict[str, Any] = {"status": JobStatus.CANCELLED, "eta_s": None}
+    values |= {} if result is None else {"result": result}
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, **values)
 
 
@@ -210,9 +223,11 @@ def _after_interruption(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
     return values
 
 
-def _update_job(db: Database, job_id: int, allowed_statuses: Sequence[JobStatus], **values: Any) -> bool:
+def _update_job(
+    db: Database, job_id: int, allowed_statuses: Sequence[JobStatus], *, durable: bool = True, **values: Any
+) -> bool:
     condition = (t.jobs.c.id == job_id) & t.jobs.c.status.in_(allowed_statuses)
-    with db.write() as conn:
+    with db.write(durable=durable) as conn:
         return conn.execute(update(t.jobs).where(condition).values(**values, updated_at=time.time())).rowcount == 1
 
 

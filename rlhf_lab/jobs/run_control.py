@@ -376,7 +376,7 @@ def accuracy_warning(report: Mapping[str, Any]) -> str:
 
 def submit_run(db: Database, home: Path, run: Run, requester: str = "") -> Job:
     payload = {"run_id": run.id} | ({REQUESTER_KEY: requester} if requester else {})
-    job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, payload)
+    job = queue.submit_run_once(db, run.project_id, payload)
     engine_process.ensure_engine(db, home)
     return job
 

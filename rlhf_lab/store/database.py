@@ -61,6 +61,8 @@ class _UncastInteger(Integer):
 FILE_NAME = "lab.db"
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
+#: `busy_timeout_s` of processes that train: they can wait, and a run must not fail because another process writes for long.
+TRAINING_BUSY_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 10  # for a connection to a database server
 #: Longer, because without a write-ahead log a commit waits until all readers have finished, and readers wait for the commit.
 ROLLBACK_BUSY_TIMEOUT_S = 60.0
@@ -155,6 +157,9 @@ class Database:
             raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
         engine.dialect.colspecs = {**engine.dialect.colspecs, Integer: _UncastInteger}
         db = cls(engine, url.render_as_string(hide_password=True), busy_timeout_s)
+        # PostgreSQL's default gives each query of a transaction a snapshot of its own. A writer needs that: its first query waits
+        # for the write lock.
+        db._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         with db._closed_on_error():
             db._upgrade_schema()
         return db

@@ -187,10 +187,11 @@ def set_labelling_config(db: Database, project_id: int, config: LabellingConfig)
         conn.execute(insert(t.labelling).values(project_id=project_id, settings=config.to_dict()))
 
 
-def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
-    """The prompts of a split for which texts are sampled, in order; without prompts that only have imported labels."""
+def prompts(db: Database, project_id: int, split: str, *, labels_only: bool = False) -> list[Prompt]:
+    """The prompts of a split for which texts are sampled, in order. labels_only: also those that only have imported labels."""
     p = t.prompts.c
-    condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
+    condition = and_(p.project_id == project_id, p.split == split)
+    condition = condition if labels_only else and_(condition, p.labels_only.is_(False))
     rows = db.fetch(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
     return [Prompt(*row) for row in rows]
 

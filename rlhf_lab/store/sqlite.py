@@ -23,6 +23,7 @@ NOT_DURABLE_OPTION = "rlhf_lab_not_durable"
 QUICK_CHECK_BELOW = 256 * 2**20
 
 _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LOCK_NOT_AVAILABLE = "55P03"  # of PostgreSQL: lock_timeout has passed
 _NO_SHARED_MEMORY_CODES = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -207,7 +208,7 @@ def primary_error_code(exc: BaseException | None) -> int | None:
 
 
 def to_store_error(exc: BaseException | None, path: str) -> StoreError:
-    """Convert an error of SQLite into a StoreError with advice."""
+    """Convert an error of SQLite or PostgreSQL into a StoreError with advice."""
     advice = {
         sqlite3.SQLITE_BUSY: f"another process kept it locked for too long. Check `{lab_command()} doctor`, and try again.",
         sqlite3.SQLITE_READONLY: "it may not be written. Make the file and its folder writable, "
@@ -219,7 +220,8 @@ def to_store_error(exc: BaseException | None, path: str) -> StoreError:
         "or choose another home with --home.",
         sqlite3.SQLITE_CONSTRAINT: "the rows violate a constraint, which is an error in the program; nothing was stored.",
     }
-    code = primary_error_code(exc)
+    is_busy_server = getattr(exc, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+    code = sqlite3.SQLITE_BUSY if is_busy_server else primary_error_code(exc)
     if code in _CORRUPTION_CODES:
         return _corrupt_while_open(path, str(exc))
     error_class = BusyStoreError if code == sqlite3.SQLITE_BUSY else StoreError

@@ -16,7 +16,7 @@ from rlhf_lab.engine import job_handlers, policy_run, worker
 from rlhf_lab.engine.error_messages import explain_error
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.run_events import effective_events, last_per_setting
-from rlhf_lab.errors import BusyStoreError, StoreError
+from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control, run_lock
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.store.reward_models import latest_reward_model, reward_models
@@ -254,23 +254,30 @@ def test_a_full_disk_leaves_no_partial_reward_model(lab, monkeypatch):
     assert lab.train_reward().status is JobStatus.DONE
 
 
-@pytest.mark.parametrize("retries", [True, False])
-def test_a_step_waits_for_a_busy_database(lab, monkeypatch, retries):
-    monkeypatch.setattr("rlhf_lab.engine.policy_run.time.sleep", lambda _: None)
-    if not retries:
-        monkeypatch.setattr("rlhf_lab.engine.policy_run.RECORD_RETRY_S", -1.0)
-    record, attempts = policy_run.record_step, []
+def test_a_result_that_cannot_be_stored_is_stored_later(lab, monkeypatch):
+    """Its run is done, and stays so."""
+    original, attempts = queue.finish, []
 
-    def busy_twice(*args):
+    def refused_once(*args):
         attempts.append(1)
-        if len(attempts) in (2, 3):
-            raise BusyStoreError("The database failed: another process kept it locked for too long.")
-        return record(*args)
+        if len(attempts) == 1:
+            raise StoreError("The database failed: the disk is full.")
+        return original(*args)
 
-    monkeypatch.setattr(policy_run, "record_step", busy_twice)
-    job = lab.train(lab.run(steps=2))
-    assert job.status is (JobStatus.DONE if retries else JobStatus.FAILED)
-    assert len(attempts) == (5 if retries else 2)  # before the first step, after each of two, and two retries
+    monkeypatch.setattr(worker, "RETRY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(queue, "finish", refused_once)
+    run_id = lab.run(steps=1)
+    assert lab.train(run_id).status is JobStatus.DONE
+    assert get_run(lab.db, run_id).status is RunStatus.DONE
+    assert len(attempts) == 2
+
+
+def test_a_result_that_can_never_be_stored_fails_its_job(lab, monkeypatch):
+    monkeypatch.setattr(worker, "RESULT_RETRY_S", -1.0)
+    monkeypatch.setattr(worker, "pairs_job", lambda *_, **__: {"text": object()})  # no JSON
+    job = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=1))
+    assert job.status is JobStatus.FAILED
+    assert "nothing was stored" in job.error
 
 
 def test_requeueing_a_short_job_is_retried(lab, monkeypatch):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support_engine_process import PATIENCE_S, ROOT
 
-from rlhf_lab.common.enums import JobStatus
+from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.engine.__main__ import _open_log
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.votes import vote_counts
@@ -89,6 +89,19 @@ def test_kill_9_at_ten_random_moments_changes_no_number_and_loses_no_label(home,
     assert home.curve(run) == home.curve(plain)
     assert sorted(home.curve(run)) == list(range(1, 41))
     assert vote_counts(home.db, home.project.id) == votes
+
+
+@pytest.mark.slow
+def test_a_run_and_a_chat_wait_while_another_process_writes_for_long(home, reward_model_id):
+    run, job = home.run(reward_model_id, steps=40)
+    home.await_steps(run, 1)
+    chat = home.submit(
+        JobKind.CHAT, chat=[{"role": "user", "content": "Once"}], checkpoint="base", seed=0, temperature=1.0, top_p=1.0,
+        max_new_tokens=24,
+    )  # fmt: skip
+    with home.db.write():
+        time.sleep(12.0)  # longer than a page waits
+    assert [home.done(one).status for one in (job, chat)] == [JobStatus.DONE] * 2
 
 
 def parts(folder):

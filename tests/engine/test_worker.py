@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from sqlalchemy import func, select
 from support_worker import REWARD
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
@@ -65,6 +66,24 @@ def test_stop_resume_and_engine_exit_repeat_the_curve_with_its_settings(lab, at)
     assert (job.status, get_run(lab.db, run_id).status) == (JobStatus.QUEUED, RunStatus.INTERRUPTED)
     lab.next_engine()
     lab.do(job)
+    assert get_run(lab.db, run_id).status is RunStatus.DONE
+    assert lab.curve(run_id) == lab.curve(plain)
+
+
+def test_a_resumed_run_keeps_the_prompts_it_began_with(lab, at):
+    """An import adds prompts while it is stopped, and texts are no longer sampled for one of its own."""
+    plain, run_id = lab.run(), lab.run()
+    lab.train(plain)
+    at(2, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    lab.train(run_id)
+    prompts = t.prompts.c
+    with lab.db.write() as conn:
+        first = conn.execute(select(func.min(prompts.id))).scalar()
+        conn.execute(t.prompts.update().where(prompts.id == first).values(labels_only=True))
+        for split in ("train", "eval"):
+            conn.execute(t.prompts.insert().values(project_id=lab.project.id, text=f"a {split} bird", split=split))
+    lab.next_engine()
+    lab.train(run_id)
     assert get_run(lab.db, run_id).status is RunStatus.DONE
     assert lab.curve(run_id) == lab.curve(plain)
 

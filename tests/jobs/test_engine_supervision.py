@@ -359,15 +359,19 @@ def test_the_page_side_imports_nothing_heavy() -> None:
 
 BOUND = """
 import json, sys, time
+import psutil
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.common.records import ProcessIdentity
 engine_process.exit_when_process_ends(ProcessIdentity(**json.loads(sys.argv[1])))
+if psutil.LINUX:  # where psutil derives start times from the clock
+    started_at = psutil.boot_time()
+    psutil._psplatform.boot_time = lambda: started_at + 3600.0  # the clock was set forward
 print("bound", flush=True)
 time.sleep(120)
 """
 
 
-def test_a_process_ends_with_another_one():
+def test_a_process_ends_with_another_one_and_not_with_a_step_of_the_clock():
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     identity = json.dumps(dataclasses.asdict(engine_process._identity(other.pid)))
     bound = subprocess.Popen([sys.executable, "-c", BOUND, identity], stdout=subprocess.PIPE, text=True)

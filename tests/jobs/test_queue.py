@@ -1,13 +1,15 @@
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from rlhf_lab.common.enums import JobKind, JobStatus, RunStatus
 from rlhf_lab.common.text import cut_middle
 from rlhf_lab.errors import StoreError
-from rlhf_lab.jobs import queue
+from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project, open_project
 from rlhf_lab.store.runs import create_run, get_run, set_run_status
@@ -35,6 +37,25 @@ def test_a_job_from_submit_to_done(db: Database, engine_id: int) -> None:
     done = queue.get_job(db, job.id)
     assert (done.status, done.result, done.progress, done.eta_s) == (JobStatus.DONE, {"texts": ["a"]}, 1.0, 0.0)
     assert done.updated_at >= done.created_at
+
+
+def test_only_progress_does_not_wait_for_the_disk(
+    db: Database, engine_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of a chat is stored ten times a second."""
+    job, waits, write = queue.submit(db, COMPLETE, None, {}), list[bool](), db.write
+
+    def recorded(*, durable: bool = True) -> AbstractContextManager[Connection]:
+        waits.append(durable)
+        return write(durable=durable)
+
+    monkeypatch.setattr(db, "write", recorded)
+    queue.claim(db, [COMPLETE], engine_id)
+    queue.update_progress(db, job.id, 0.5, partial_result={"text": "On"})
+    engine_process.record_heartbeat(db, "idle")
+    engine_process.touch_ui(db)
+    queue.finish(db, job.id, {"text": "Once"})
+    assert waits == [True, False, False, False, True]
 
 
 def test_the_oldest_job_of_the_requested_kinds_is_claimed(db: Database, engine_id: int) -> None:

@@ -309,6 +309,17 @@ def test_resume_of_an_ended_run_is_a_new_job_that_an_old_stop_does_not_halt(
     assert started == [home]
 
 
+def test_two_resumes_at_once_make_one_job(
+    db: Database, home: Path, run: Run, started: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the second job would go on with the run after it was stopped."""
+    set_run_status(db, run.id, RunStatus.STOPPED)
+    monkeypatch.setattr(run_control, "open_job", lambda *_: None)  # both have looked before either submits
+    run_control.resume(db, home, run.id)
+    run_control.resume(db, home, run.id)
+    assert [job.payload for job in queue.jobs(db)] == [{"run_id": run.id}]
+
+
 def test_a_run_is_resumed_in_another_number_of_processes(
     db: Database, home: Path, run: Run, started: list[Path]
 ) -> None:
@@ -462,7 +473,7 @@ def test_a_run_whose_job_cannot_be_stored_is_removed(
     def refused(*_: object) -> None:
         raise StoreError("The database failed: the disk is full.")
 
-    monkeypatch.setattr(queue, "submit", refused)
+    monkeypatch.setattr(queue, "submit_run_once", refused)
     with pytest.raises(StoreError, match="disk is full"):
         run_control.start_run(db, home, project_id, CONFIG)
     assert (runs(db), started) == ([], [])

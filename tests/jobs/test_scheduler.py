@@ -157,7 +157,8 @@ def test_the_message_without_a_pair_names_an_engine_that_ended_and_one_that_hang
     assert scheduler.no_pair_message(db, project.id).endswith(", ended; it is restarted automatically …")
 
 
-def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypatch):
+@pytest.mark.parametrize("later", [scheduler.RETRY_AFTER_S + 1, -86_400.0])  # or when the clock was set back
+def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypatch, later):
     runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     queue.fail(db, job.id, "the model cannot be loaded")
@@ -165,7 +166,7 @@ def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypat
     monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S - 1)
     runner.run_once()
     assert open_kinds(db) == []
-    monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S + 1)
+    monkeypatch.setattr(scheduler.time, "time", lambda: at + later)
     runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
 

@@ -47,6 +47,19 @@ def rows(table):
     return votes_, list(pairs)
 
 
+def test_a_pair_that_comes_while_votes_are_read_is_read_once(db, project, make_pairs, monkeypatch):
+    read_pairs, made = vote_table._Reader._read_pairs, make_pairs(2)
+
+    def and_one_more(*args):
+        if len(made) == 2:
+            made.extend(make_pairs(1))
+        return read_pairs(*args)
+
+    monkeypatch.setattr(vote_table._Reader, "_read_pairs", and_one_more)
+    assert current_votes(db, project.id).pair_id.tolist() == [pair.id for pair in made[:2]]
+    assert current_votes(db, project.id).pair_id.tolist() == [pair.id for pair in made]
+
+
 def test_every_change_is_seen(db, project, make_pairs):
     """Inserted, undone, redone, changed and deleted votes, pairs that are taken back or gold, and an erased person."""
     one, two = make_pairs(2)
