@@ -2,10 +2,13 @@
 
 import random
 import uuid
+from collections import Counter
+from contextlib import suppress
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.judges.builtin import Judge, prefer
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
@@ -27,15 +30,16 @@ def label_with_judge(
 
     Each vote is a `judge_vote`.
     """
-    counts: dict[Choice, int] = {}
-    for _ in range(count):
+    counts = Counter[Choice]()
+    while counts.total() < count:
         pair = next_unvoted_pair(db, project_id, annotator_name_of(judge), Source.SIMULATED)
         if pair is None:
             break
         vote = judge_vote(judge, pair, noise=noise, seed=seed)
-        cast_vote(db, vote)
-        counts[vote.choice] = counts.get(vote.choice, 0) + 1
-    return counts
+        with suppress(StaleVoteError):  # another request to the judge has labelled it, or the pair was withdrawn
+            cast_vote(db, vote)
+            counts[vote.choice] += 1
+    return dict(counts)
 
 
 def judge_vote(judge: Judge, pair: Pair, *, noise: float = 0.0, seed: int = 0) -> Vote:
