@@ -213,7 +213,7 @@ def _agreed_choices(conn: Connection, votes: Select[Any], agreement: float) -> s
     pair_totals: Counter[int] = Counter()
     for (pair_id, _), count in choice_counts.items():
         pair_totals[pair_id] += count
-    return {key for key, count in choice_counts.items() if count >= agreement * pair_totals[key[0]]}
+    return {key for key, count in choice_counts.items() if count / pair_totals[key[0]] >= agreement}
 
 
 def _rows_query(vote_ids: Sequence[int], options: LabelExportOptions) -> Select[*tuple[Any, ...]]:

@@ -241,7 +241,7 @@ def _parse_json_objects(name: str, text: str, start: int, answers: Collection[st
         return _parse_json_lines(text)
     if _skip_whitespace(text, end) < len(text):
         return _parse_json_values(text, start, is_list=False)
-    if name.endswith(".json") and (pos := _find_row_list(name, text, value, decoder.outer_name)) is not None:
+    if name.endswith(".json") and (pos := _find_row_list(name, text, start, value, decoder.outer_name)) is not None:
         return _parse_json_values(text, pos)
     if error_message := decoder.repetition_error():
         return iter([RowError(1, "row 1 (line 1)", error_message)])
@@ -349,15 +349,25 @@ def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowErro
     )
 
 
-def _find_row_list(name: str, text: str, value: dict[str, Any], repeated_name: str) -> int | None:
-    """Index of the first row in {"data": [ … ]}; None if the object has not one such list. value: the decoded text."""
+def _find_row_list(name: str, text: str, start: int, value: dict[str, Any], repeated_name: str) -> int | None:
+    """Index of the first row in {"data": [ … ]}; None if the object has not one such list. value: the decoded text from start."""
     list_keys = [key for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)]
     if list_keys and repeated_name:
         raise DataError(f'{name}: "{repeated_name[:40]}" occurs twice in an object. Keep one of them, or rename one.')
     if len(list_keys) == 1 and "chosen" not in value:
-        pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
-        return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found
+        return _value_start(text, start, list_keys[0]) + 1
     return None
+
+
+def _value_start(text: str, start: int, key: str) -> int:
+    """Index of the value of a key of the object at `start`, which is valid JSON and has the key."""
+    decoder, pos = json.JSONDecoder(), start
+    while True:
+        name, pos = decoder.raw_decode(text, _skip_whitespace(text, pos + 1))  # after { or ,
+        pos = _skip_whitespace(text, _skip_whitespace(text, pos) + 1)  # after :
+        if name == key:
+            return pos
+        pos = _skip_whitespace(text, decoder.raw_decode(text, pos)[1])
 
 
 def _parse_json_values(text: str, pos: int, is_list: bool = True) -> RowStream:

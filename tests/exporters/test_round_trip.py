@@ -205,6 +205,15 @@ def test_agreement_filter(db, project, voted, out):
     assert [row["uuid"] for row in label_rows(db, project, LabelExportOptions(agreement=0.67))] == ["u2", "u3", "u6"]
 
 
+def test_agreement_is_a_share_of_the_votes_without_rounding(db, project, voted):
+    """0.56 * 25 is more than 14 in floating point."""
+    for i in range(25):
+        choice = Choice.FIRST if i < 14 else Choice.SECOND
+        cast_vote(db, Vote(f"n{i}", voted[0], f"annotator {i}", Source.HUMAN, choice, True))
+    options = LabelExportOptions(agreement=0.56, annotators=tuple(f"annotator {i}" for i in range(25)))
+    assert len(label_rows(db, project, options)) == 14
+
+
 def test_unknown_sides_stay_unknown(tmp_path, db):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "Once", "chosen": "a", "rejected": "b"}')

@@ -35,6 +35,20 @@ def test_json_lines_named_json_and_rows_under_a_key(files, decided_texts):
     assert [decided_texts(item) for item in files.parse("c.json", nested).votes] == EXPECTED
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"type": "data", "tags": ["a"], "data": ROWS}',
+        '{"info": {"data": [1, 2]}, "data": ROWS, "end": {"data": []}}',
+        r'{"names": ["\"data\": ["], "d\u0061ta" : ROWS}',
+    ],
+)
+def test_rows_under_a_key_that_also_occurs_elsewhere(files, decided_texts, content):
+    parsed = files.parse("d.json", content.replace("ROWS", json.dumps(PLAIN)))
+    assert [decided_texts(item) for item in parsed.votes] == EXPECTED
+    assert parsed.errors == []
+
+
 def test_csv_with_bom_crlf_and_semicolons(files, decided_texts):
     text = "\ufeffprompt;chosen;rejected\r\nWhy?;a, b;c\r\n\r\nWho?;d;e\r\n"
     parsed = files.parse("sheet.csv", text.encode())
