@@ -10,8 +10,10 @@
 The judges score a window of fixed size at the beginning of a text, as the mean over its groups of nine words, so that a longer
 text does not score more (the second table gives the judge's correlation with the length on the base's texts). A judge labels
 pairs, a reward model is trained, and each arm runs with the recommended settings of its algorithm and its own changes. A further
-setting is `reward`: `judge` or `random` replace the reward model, `neutral` subtracts its regression on the length. Labels,
-reward model and base samples are shared by all arms, and kept with --home; --out adds to the rows of earlier calls.
+setting is `reward`: `judge` or `random` replace the reward model, `ignore` is one that ignores the length (its setting
+`length`), `neutral` subtracts its regression on the length. Labels, reward model and base samples are shared by all arms, and
+kept with --home; --out adds to the rows of earlier calls. --fresh: "base, new" and "policy, new" are the correlations of score
+and length on so many new responses to the training prompts.
 
 Gold is the judge's score in standard deviations of the base's samples, as the difference to the base for the same prompts. Along
 a run it is measured on the run's own responses, in windows of five steps, between which gold, length and seconds at a KL are
@@ -22,6 +24,7 @@ length. Explained variance is that of rewards-to-go. Seconds include other work 
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -44,9 +47,9 @@ from algorithms import log, parse_changes
 from torch import Tensor
 
 from rlhf_lab.common.algorithms import spec_of
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
-from rlhf_lab.common.records import ChatSettings, Comparison, Project
+from rlhf_lab.common.records import ChatSettings, Comparison, Pair, Project, RewardModelRow
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
@@ -57,7 +60,7 @@ from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.prompt_filter import filter_prompts
-from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.judge_labelling import judge_vote, label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.adapters import Adapters
@@ -65,8 +68,11 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.edited_answers import add_edited_answer
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import projects, prompts
-from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.training.evaluation import paired_difference, sample_responses, sequence_kl
 from rlhf_lab.training.offline.trainer import OfflineTrainer
 from rlhf_lab.training.policy.batching import prompt_indices
@@ -82,6 +88,7 @@ EVAL_PROMPTS, EVAL_SAMPLES = 32, 2  # prompts that nothing was trained on, and r
 STEPS_PER_POINT = 5
 COMPARED_KLS = (2.0, 3.0)
 LENGTH_KLS = (3.0, 4.0)
+EDITED_FROM = 8  # samples of which --edits writes the best
 LAG = 0.5  # sd by which scores have risen above the values, for --advantages
 SENTENCE_ENDS = (".", "!", "?", '."', '!"', '?"')
 
@@ -148,6 +155,8 @@ class Responses(NamedTuple):
 class Experiment(NamedTuple):
     """Shared by all arms. train: one base sample for each training prompt; held_out: EVAL_SAMPLES for each of EVAL_PROMPTS."""
 
+    model_cache: ModelCache
+    project: Project
     seed: int
     judge: Judge
     backbone: Backbone
@@ -167,17 +176,19 @@ class Experiment(NamedTuple):
 def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Experiment:
     """Labels, reward model and base samples; what the home already contains is not computed again."""
     judge, model_cache, seed = windowed_judge(args.judge), ModelCache(home, db), args.seed
-    name = f"{args.judge} {args.labels} {args.length} {args.system_prompt[:10]} {seed}"
+    name = f"{args.judge} {args.labels}{' edits' if args.edits else ''} {args.length} {args.system_prompt[:10]} {seed}"
     found: list[Project] = [project for project in projects(db) if (project.name, project.model) == (name, args.model)]
     project = found[0] if found else new_project(
         db, model=args.model, max_new_tokens=args.length, seed=seed, name=name, chat=ChatSettings(args.system_prompt, {})
     )  # fmt: skip
-    row = latest_reward_model(db, project.id, Source.SIMULATED) if found else None
-    if row is None:
-        sample_pairs(model_cache, project, PairRequest(args.labels))
-        label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
-        row = train_reward_model(model_cache, project, RewardRequest(RewardConfig(seed=seed), Source.SIMULATED))
+    if not found:
+        pairs = sample_pairs(model_cache, project, PairRequest(args.labels))
+        if args.edits:
+            edit_as_judge(model_cache, project, judge, pairs)
+        else:
+            label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
     backbone, adapters = model_cache.load_project(project)
+    row = trained_reward_model(model_cache, project, RewardConfig(seed=seed))
     train, held_out = (
         [prompt.text for prompt in filter_prompts(backbone, prompts(db, project.id, split), args.length).prompts]
         for split in ("train", "eval")
@@ -196,14 +207,53 @@ def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Ex
         tokens, gold = known[part]["tokens"], list(map(judge.score, texts, known[part]["texts"]))
         parts.append(Responses(texts, tokens, [ids[-1] in backbone.eos_ids for ids in tokens], gold))
     cache.write_text(json.dumps(known), encoding="utf-8")
+    labels, reward_model = (
+        prepare_labels(db, row.snapshot, backbone, {}).labels,
+        model_cache.reward_model(row.id, "reward"),
+    )
     return Experiment(
-        seed, judge, backbone, adapters, project.temperature, prepare_labels(db, row.snapshot, backbone, {}).labels,
-        model_cache.reward_model(row.id, "reward"), row.report["accuracy"], *parts,
+        model_cache, project, seed, judge, backbone, adapters, project.temperature, labels, reward_model,
+        row.report["accuracy"], *parts,
     )  # fmt: skip
 
 
+def trained_reward_model(model_cache: ModelCache, project: Project, config: RewardConfig) -> RewardModelRow:
+    """The project's reward model that ignores what the config ignores; it is trained if there is none."""
+    for row in reward_models(model_cache.db, project.id):
+        if RewardConfig.from_dict(row.config).ignored == config.ignored:
+            return row
+    has_people = bool(snapshot_labels(model_cache.db, project.id, Source.HUMAN).vote_ids)
+    return train_reward_model(
+        model_cache, project, RewardRequest(config, Source.HUMAN if has_people else Source.SIMULATED)
+    )
+
+
+def edit_as_judge(model_cache: ModelCache, project: Project, judge: Judge, pairs: Sequence[Pair]) -> None:
+    """Label the pairs like a person with the judge's taste who also edits the better text: the edit is the best of EDITED_FROM
+    further samples of the base, or nothing where none is better. A pair with equal scores is a tie without an edit."""
+    backbone, adapters = model_cache.load_project(project)
+    prompts = [pair.prompt.text for pair in pairs for _ in range(EDITED_FROM)]
+    with adapters.using(None):
+        texts = sample_responses(
+            backbone, prompts, seed=project.seed, purpose="edits", max_new_tokens=project.max_new_tokens,
+            temperature=project.temperature,
+        ).texts  # fmt: skip
+    for i, pair in enumerate(pairs):
+        vote = dataclasses.replace(judge_vote(judge, pair), source=Source.HUMAN, annotator="editor")
+        vote = cast_vote(model_cache.db, vote)
+        chosen = {Choice.FIRST: pair.first, Choice.SECOND: pair.second}.get(vote.choice)
+        score = functools.partial(judge.score, pair.prompt.text)
+        best = max(texts[i * EDITED_FROM : (i + 1) * EDITED_FROM], key=score)
+        if chosen is not None and score(best) > score(chosen.text):
+            add_edited_answer(model_cache.db, vote, best)
+
+
 def scorer_of(experiment: Experiment, kind: str) -> Scorer:
-    """The scorer of an arm's `reward`: model, neutral, judge or random."""
+    """The scorer of an arm's `reward`: model, ignore, neutral, judge or random."""
+    if kind == "ignore":
+        config = RewardConfig(seed=experiment.seed, length="ignore")
+        row = trained_reward_model(experiment.model_cache, experiment.project, config)
+        return experiment.model_cache.reward_model(row.id, "reward without length")
     if kind == "neutral":
         scores = scores_of(experiment, experiment.reward_model, experiment.train)
         return NeutralScorer(experiment.reward_model, scores, experiment.train.tokens)
@@ -323,6 +373,11 @@ def run_arm(args: argparse.Namespace, experiment: Experiment, name: str, changes
         if trainer.steps_done % STEPS_PER_POINT == 0:
             log(f"{name}, step {trainer.steps_done}: {seconds:.0f} s")
     points = points_of(steps)
+    fresh = dict[str, float | None]()
+    if args.fresh:
+        adapter = trainer.state.policy.adapter
+        fresh["fresh_base"] = fresh_correlation(experiment, scorer, None, args.fresh)
+        fresh["fresh_policy"] = fresh_correlation(experiment, trainer.scorer, adapter, args.fresh)
     row = {
         "arm": name, "judge": args.judge, "seed": experiment.seed, "length limit": args.length,
         "system": args.system_prompt, "accuracy": experiment.accuracy, "algorithm": algorithm, "config": config.to_dict(),
@@ -330,7 +385,7 @@ def run_arm(args: argparse.Namespace, experiment: Experiment, name: str, changes
         "gold_length": length_correlation(torch.tensor(experiment.train.gold), experiment.train.tokens),
         "score_gold": pearson(base_scores, torch.tensor(experiment.train.gold)),
         "base_complete": experiment.train.complete, "base_length": experiment.train.length,
-        "points": points, "steps": steps, **evaluate(experiment, trainer),
+        "points": points, "steps": steps, **fresh, **evaluate(experiment, trainer),
     }  # fmt: skip
     log(f"{args.judge} seed {experiment.seed} {name}: " + "  ".join(
         f"{key} {row[key]:.2f}" for key in ("kl", "gold", "length", "complete", "seconds")))  # fmt: skip
@@ -380,6 +435,17 @@ def evaluate(experiment: Experiment, trainer: PolicyTrainer) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def fresh_correlation(experiment: Experiment, scorer: Scorer, adapter: str | None, count: int) -> float | None:
+    """The correlation of score and length on `count` new responses of the base (None) or of a policy to the training prompts."""
+    texts = list(itertools.islice(itertools.cycle(experiment.train.prompts), count))
+    with experiment.adapters.using(adapter, merged=adapter is not None):
+        samples = sample_responses(
+            experiment.backbone, texts, seed=experiment.seed, purpose="fresh", max_new_tokens=experiment.project.max_new_tokens,
+            temperature=experiment.temperature,
+        )  # fmt: skip
+    return length_correlation(scorer.scores(samples.prompts, samples.tokens), samples.tokens)
+
+
 def value_at(points: list[dict[str, float]], axis: str, position: float, name: str) -> float | None:
     """A measurement where a run first reaches a position on an axis, linear between two points; None where it does not."""
     known = [point for point in points if name in point]
@@ -424,6 +490,7 @@ def causes_of(row: dict[str, Any]) -> dict[str, str]:
     }  # fmt: skip
     numbers = {title: number(mean(key), 4 if key == "kl_cost_per_token" else 2) for title, key in cells.items()}
     base = {"score, base": number(row["score_length"]), "judge, base": number(row["gold_length"])}
+    base |= {f"{who}, new": number(row.get(f"fresh_{who}")) for who in ("base", "policy")}
     return {"length": f"{row['base_length']:.0f} → {row['length']:.0f}"} | numbers | base
 
 
@@ -457,11 +524,15 @@ def main() -> None:
     parser.add_argument("--arm", action="append", type=parse_arm, default=[], metavar="NAME:SETTING=VALUE,…")
     parser.add_argument("--algorithms", default="", help="an arm for each of these, with its recommended settings")
     parser.add_argument("--labels", type=int, default=60)
+    parser.add_argument(
+        "--edits", action="store_true", help="the judge also edits the better text of each labelled pair"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=16, help="responses a step")
     parser.add_argument("--length", type=int, default=64, help="longest response, in tokens")
     parser.add_argument("--system-prompt", default="Answer in one or two sentences.")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fresh", type=int, default=0, help="new responses on which score and length are correlated")
     parser.add_argument("--home", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument(

@@ -174,7 +174,8 @@ class Comparison:
 
     group: labels of one group are held out together: the prompt id, in trainings the group of `label_groups`. margin: target
     difference of the two scores. strength: number of levels above "slightly"; each adds RewardConfig.margin to the margin. count:
-    how often the label is counted, according to the weight of its annotator. weight: factor of its loss, from 0 to 1.
+    how often the label is counted, according to the weight of its annotator. weight: factor of its loss, from 0 to 1. is_edit:
+    whether a person wrote the chosen text as an edit of the other one.
     """
 
     prompt: str
@@ -188,6 +189,7 @@ class Comparison:
     strength: float = 0.0
     count: int = 1
     weight: float = 1.0
+    is_edit: bool = False
 
 
 @dataclass(frozen=True)

@@ -369,14 +369,18 @@ class PolicyConfig(Config):
     label_smoothing: float = setting(
         0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="offline methods", only=DIRECT_PREFERENCES
     )
+    edit_samples: int = setting(
+        0, "responses of the policy, sampled in each round, that each edited answer is preferred to (DITTO); 0: none", 0, 64,
+        group="offline methods", only=DIRECT_PREFERENCES,
+    )  # fmt: skip
     candidates: int = setting(
         4, "responses sampled per prompt; the one with the highest reward is kept", 2, 256, group="offline methods",
         only=BEST_SAMPLES,
     )  # fmt: skip
     rounds: int = setting(
         4, "maximum number of rounds; each samples new responses and keeps the best, the first from the base model, "
-        "later ones from the policy", 1, 1000,
-        group="offline methods", only=BEST_SAMPLES,
+        "later ones from the policy; for dpo with edit_samples: rounds of sampling", 1, 1000,
+        group="offline methods", only=(*BEST_SAMPLES, *DIRECT_PREFERENCES),
     )  # fmt: skip
 
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
@@ -430,7 +434,7 @@ class PolicyConfig(Config):
 
     @property
     def updates_per_round(self) -> int:
-        """Rejection sampling: number of updates between two rounds of sampling."""
+        """Offline methods that sample: number of updates between two rounds of sampling."""
         return -(-self.steps // self.rounds)
 
     @property
@@ -512,7 +516,7 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             "Choose a positive beta",
         ),
         (
-            c.spec.learns_from == "best_samples" and c.rounds > c.steps,
+            (c.spec.learns_from == "best_samples" or c.edit_samples > 0) and c.rounds > c.steps,
             f"rounds = {c.rounds} exceeds steps = {c.steps}: every round needs at least one update",
         ),
         *_process_conflicts(c),

@@ -17,6 +17,7 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
+from rlhf_lab.store.edited_answers import EDIT_REASON
 from rlhf_lab.store.erasure import ERASED_TEXT
 from rlhf_lab.store.gold_pairs import annotator_weights
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_labelling_config
@@ -146,6 +147,7 @@ def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
             t.votes.c.id,
             t.votes.c.choice,
             t.votes.c.strength,
+            t.pairs.c.reason,
             t.prompts.c.id.label("prompt_id"),
             t.prompts.c.text.label("prompt"),
             FIRST_COMPLETION.c.text.label("first"),
@@ -187,4 +189,5 @@ def _comparison_from_row(row: AnyRow, weight: float) -> Comparison:
         group=row.prompt_id,
         strength=0.0 if row.strength is None else float(row.strength.level),
         weight=weight,
+        is_edit=row.reason == EDIT_REASON and row.choice is Choice.FIRST,
     )

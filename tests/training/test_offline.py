@@ -325,6 +325,81 @@ def test_kept_texts_are_part_of_the_state(gpt2_folder):
     assert fresh.state.chosen_texts == trainer.state.chosen_texts
 
 
+def _with_edits(monkeypatch, folder, **changes):
+    """A dpo trainer with 4 steps in 2 rounds; the third label is an edit, the last one too, which counts twice."""
+    labels = [dataclasses.replace(label, is_edit=i in (2, 5)) for i, label in enumerate(tiny_models.LABELS)]
+    monkeypatch.setattr(tiny_models, "LABELS", labels)
+    settings = {"rounds": 2, "edit_samples": 2, "label_batch": 6, "sample_every": 100, "lr": 0.05} | changes
+    return tiny_models.learner(folder, "dpo", **settings)
+
+
+def test_edits_are_preferred_to_responses_of_all_rounds(gpt2_folder, monkeypatch):
+    """Half of an update is of labels, half of edits. The responses are those of the policy before each round."""
+    trainer, seen = _with_edits(monkeypatch, gpt2_folder), []
+    edits = [trainer.pairs[2], trainer.pairs[5], trainer.pairs[6]]
+    assert all(pair.is_edit for pair in edits)
+    assert edits[1] == edits[2]
+
+    def spy(state, pairs, reference):
+        seen.append(pairs)
+        torch.testing.assert_close(reference, reference_sums(state, pairs), rtol=1e-4, atol=1e-4)
+        return preference_update(state, pairs, reference)
+
+    monkeypatch.setattr("rlhf_lab.training.offline.trainer.preference_update", spy)
+    prompts = [edit.prompt for edit in edits for _ in range(2)]
+    own = _with_edits(monkeypatch, gpt2_folder)
+    expected = own.sample_responses(prompts, "edit samples", 0)[1].tokens
+    results = tiny_models.run(trainer, 2)
+    assert [text.response for text in trainer.state.chosen_texts] == expected
+    saved = trainer.state.state_dict()
+    own.state.load_state_dict(*saved)
+    expected += own.sample_responses(prompts, "edit samples", 1)[1].tokens
+    results += tiny_models.run(trainer, 2)
+    assert [text.prompt for text in trainer.state.chosen_texts] == 2 * prompts
+    responses = [text.response for text in trainer.state.chosen_texts]
+    assert responses == expected
+    by_round = []
+    for pairs in seen:
+        labels, of_edits = pairs[:3], pairs[3:]
+        assert [pair in trainer.pairs for pair in labels] == [True] * 3
+        assert [(pair.prompt, pair.chosen) in [edit[:2] for edit in edits] for pair in of_edits] == [True] * 3
+        sampled_for = [(text.prompt, text.response) for text in trainer.state.chosen_texts]
+        assert all((pair.prompt, pair.rejected) in sampled_for for pair in of_edits)
+        by_round.append([responses.index(pair.rejected) // 6 for pair in of_edits])
+    assert [max(rounds) for rounds in by_round[:2]] == [0, 0]
+    assert any(1 in rounds for rounds in by_round[2:])
+    assert [result.metrics["epoch"] for result in results] == [3 / 7, 6 / 7, 9 / 7, 12 / 7]
+    assert trainer.state.episodes == 4 * 6
+    trainer.state.load_state_dict(*saved)
+    tiny_models.disturb(trainer.adapters, "policy", scale=0.05)
+    trainer.run_step()  # the second round again, with other responses
+    assert [text.response for text in trainer.state.chosen_texts[6:]] != expected[6:]
+
+
+def test_a_resumed_run_prefers_edits_to_the_same_responses(gpt2_folder, monkeypatch):
+    whole, fresh = _with_edits(monkeypatch, gpt2_folder), _with_edits(monkeypatch, gpt2_folder)
+    tiny_models.run(whole, 3)
+    fresh.state.load_state_dict(*whole.state.state_dict())
+    assert fresh.state.chosen_texts == whole.state.chosen_texts
+    for _ in range(2):
+        result, again = whole.run_step(), fresh.run_step()
+        assert {k: v for k, v in result.metrics.items() if not k.startswith(("time", "memory", "eps"))} == {
+            k: v for k, v in again.metrics.items() if not k.startswith(("time", "memory", "eps"))
+        }
+    for name, tensor in tiny_models.weights(whole).items():
+        assert torch.equal(tensor, tiny_models.weights(fresh)[name]), name
+
+
+def test_without_edits_nothing_is_sampled_for_them(gpt2_folder, monkeypatch):
+    """The same updates as without the setting; an edit whose prompt leaves no room for a response is an ordinary label."""
+    plain = tiny_models.learner(gpt2_folder, "dpo", sample_every=100)
+    trainers = [plain, tiny_models.learner(gpt2_folder, "dpo", sample_every=100, rounds=2, edit_samples=2)]
+    losses = [[result.metrics["loss/dpo_avg"] for result in tiny_models.run(trainer, 2)] for trainer in trainers]
+    assert losses[0] == losses[1]
+    room = trainers[0].backbone.context_length
+    assert not _with_edits(monkeypatch, gpt2_folder, max_new_tokens=room).edits
+
+
 def test_a_response_without_an_end_is_penalised(gpt2_folder):
     rewards = []
     for penalty in (0.0, 100.0):

@@ -53,6 +53,9 @@ def test_an_edit_is_a_text_by_a_person_that_is_much_better_than_the_original(ctx
     assert vote.note == "why"
     comparison = load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN))[-1]
     assert (comparison.chosen.strip(), comparison.rejected.strip(), comparison.strength) == (EDIT, pair["left"], 2.0)
+    assert [each.is_edit for each in load_comparisons(ctx.db, snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN))] == [
+        False, True,
+    ]  # fmt: skip
     spaces = [len(text) - len(text.lstrip()) for text in (comparison.chosen, comparison.rejected)]
     assert spaces[0] == spaces[1]  # otherwise every label would also teach the missing space
 

@@ -5,12 +5,17 @@ to each prompt, in the first round from the base and later from the current poli
 score. None of them uses the strength of a preference; the weight of a label multiplies its loss, as for reward models. dpo
 treats a tie as a pair with target 0.5; sft leaves ties out. Labels whose two texts have the same tokens are left out.
 
+With `edit_samples`, dpo works in rounds, too: each samples responses of the current policy to the prompts of edited answers. In
+half of the pairs of an update, an edit is preferred to one of these responses, of any round so far. This is the idea of DITTO
+(Shaikh et al. 2024, https://arxiv.org/abs/2406.00888); its pairs of responses of two policies are left out.
+
 To make the methods comparable with those that learn from rollouts, the policy is measured on fresh samples before the first
 step and then every `sample_every` steps; nothing is learned from these samples. With a KL budget, the update of such a step is
 limited. The step after an update that was scaled back is measured too, because these methods have no KL penalty that would
 bring the policy back. dpo and sft need no scorer; without one, the metrics of the score are left out. Resuming is exact.
 """
 
+import itertools
 import time
 from collections.abc import Sequence
 from statistics import fmean
@@ -60,7 +65,9 @@ class OfflineTrainer(PolicyTrainer):
             self.texts = [ChosenText(pair.prompt, pair.chosen) for pair in decided]
             sizes = [len(pair.chosen) for pair in decided]
             self.text_weights = relative_weights([pair.weight for pair in decided], sizes)
-        self._reference: Tensor | None = None  # (N, 2), computed once
+        longest = self.backbone.context_length - config.max_new_tokens
+        self.edits = [pair for pair in self.pairs if pair.is_edit and len(pair.prompt) <= longest]
+        self._references = list[Tensor]()  # (N, 2), of the labels and of the responses of each round; computed once
 
     def _check_labels(self, decided: list[LabelPair]) -> None:
         """Raises LabelError unless a label with a weight above 0 prefers a text that the model can tell from the other."""
@@ -96,7 +103,7 @@ class OfflineTrainer(PolicyTrainer):
         if state.steps_done % config.sample_every == 0 or is_last or state.kl_control.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
             metrics |= fresh_metrics
-        if config.spec.learns_from == "best_samples" and state.steps_done % config.updates_per_round == 0:
+        if state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
         update_start = time.monotonic()
         metrics |= {"lr": state.current_value("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
@@ -122,32 +129,56 @@ class OfflineTrainer(PolicyTrainer):
 
     def update_on_texts(self) -> dict[str, float]:
         """One update on the step's pairs or texts. Raises TrainingError for a loss of rollouts."""
+        match self.state.config.spec.loss:
+            case "direct_preference":
+                return self._update_on_pairs()
+            case "likelihood":
+                return self._update_on_chosen_texts()
+            case "ratio" | "ratio_and_penalty" | "log_probability":
+                raise TrainingError(f"{self.state.config.algorithm} learns from rollouts, not from fixed texts.")
+
+    def _update_on_chosen_texts(self) -> dict[str, float]:
         state, config = self.state, self.state.config
         if config.spec.learns_from == "best_samples":
             texts, round_, in_round = state.chosen_texts, *divmod(state.steps_done, config.updates_per_round)
             order: tuple[str | int, ...] = ("kept texts", round_)
         else:
             texts, in_round, order = self.texts, state.steps_done, ("labels",)
-        count = len(self.pairs) if config.spec.loss == "direct_preference" else len(texts)
+        count, is_weighted = len(texts), config.spec.learns_from == "labels"
         size = min(config.label_batch, count)
         indices = shuffled_indices(range(in_round * size, (in_round + 1) * size), count, config.seed, *order)
-        metrics = self._update(texts, indices)
+        weights = [self.text_weights[i] for i in indices] if is_weighted else None
+        metrics = sft_update(state, [texts[i] for i in indices], weights)
         state.episodes += size
         return metrics | {"epoch": (in_round + 1) * size / count}
 
-    def _update(self, texts: list[ChosenText], indices: list[int]) -> dict[str, float]:
+    def _update_on_pairs(self) -> dict[str, float]:
+        """dpo; half of the pairs are those of `edit_pairs`, if there are any."""
         state, config = self.state, self.state.config
-        match config.spec.loss:
-            case "direct_preference":
-                if self._reference is None:
-                    self._reference = reference_sums(state, self.pairs)
-                return preference_update(state, [self.pairs[i] for i in indices], self._reference[indices])
-            case "likelihood":
-                is_weighted = config.spec.learns_from == "labels"
-                weights = [self.text_weights[i] for i in indices] if is_weighted else None
-                return sft_update(state, [texts[i] for i in indices], weights)
-            case "ratio" | "ratio_and_penalty" | "log_probability":
-                raise TrainingError(f"{config.algorithm} learns from rollouts, not from fixed texts.")
+        edit_pairs, label_count, step = self.edit_pairs(), len(self.pairs), state.steps_done
+        size = min(max(1, config.label_batch // 2) if edit_pairs else config.label_batch, label_count)
+        indices = shuffled_indices(range(step * size, (step + 1) * size), label_count, config.seed, "labels")
+        blocks = [self.pairs]
+        if edit_pairs:
+            round_, in_round = divmod(step, config.updates_per_round)
+            positions = range(in_round * size, (in_round + 1) * size)
+            drawn = shuffled_indices(positions, len(edit_pairs), config.seed, "edit pairs", round_)
+            indices += [label_count + i for i in drawn]
+            per_round = len(self.edits) * config.edit_samples
+            blocks += [edit_pairs[i : i + per_round] for i in range(0, len(edit_pairs), per_round)]
+        # By block, so that a resumed run reads the same batches and gets the same numbers.
+        self._references += [reference_sums(state, block) for block in blocks[len(self._references) :]]
+        pairs = [pair for block in blocks for pair in block]
+        metrics = preference_update(state, [pairs[i] for i in indices], torch.cat(self._references)[indices])
+        state.episodes += len(indices)
+        return metrics | {"epoch": (step + 1) * size / label_count}
+
+    def edit_pairs(self) -> list[LabelPair]:
+        """Each edited answer with each response that was sampled for it, round by round."""
+        edits = itertools.cycle(edit for edit in self.edits for _ in range(self.state.config.edit_samples))
+        return [
+            edit._replace(rejected=text.response) for text, edit in zip(self.state.chosen_texts, edits, strict=False)
+        ]
 
     def measure_policy(self) -> tuple[dict[str, float], OldPolicy]:
         """Score, KL, entropy and length of the policy's responses to a step's prompts, and the responses."""
@@ -196,16 +227,21 @@ class OfflineTrainer(PolicyTrainer):
         return scored._replace(scores=scores)
 
     def start_round(self) -> dict[str, float]:
-        """Rejection sampling: sample candidates with the policy and keep the best one for each prompt."""
+        """Sample with the policy. Rejection sampling: candidates, of which the best one for each prompt is kept. dpo: responses
+        to the prompts of edited answers."""
         state, config = self.state, self.state.config
-        round_, count = state.steps_done // config.updates_per_round, config.texts_per_round
+        round_ = state.steps_done // config.updates_per_round
+        if config.spec.learns_from != "best_samples":
+            prompts = [edit.prompt for edit in self.edits for _ in range(config.edit_samples)]
+            responses = self._sample_in_batches(prompts, "edit samples", round_)
+            state.chosen_texts += map(ChosenText, prompts, responses)
+            del self._references[1 + round_ :]
+            return {}
+        count = config.texts_per_round
         positions = range(round_ * count, (round_ + 1) * count)
         chosen_prompts = shuffled_indices(positions, len(self.prompt_ids), config.seed, "candidate prompts")
         prompts = [self.prompt_ids[i] for i in chosen_prompts for _ in range(config.candidates)]
-        responses: list[list[int]] = []
-        for start in range(0, len(prompts), config.batch_size):
-            chunk = prompts[start : start + config.batch_size]
-            responses += self.sample_responses(chunk, "candidates", round_, offset=start)[1].tokens
+        responses = self._sample_in_batches(prompts, "candidates", round_)
         rewards = self.score(prompts, responses).scores
         ended = torch.tensor([response[-1] in self.backbone.eos_ids for response in responses])
         rewards = rewards.where(ended, rewards - config.missing_eos_penalty).view(-1, config.candidates)
@@ -214,6 +250,14 @@ class OfflineTrainer(PolicyTrainer):
             "rejection/rewards": float(rewards.mean()),
             "rejection/kept_rewards": float(rewards.amax(1).mean()),
         }
+
+    def _sample_in_batches(self, prompts: list[list[int]], purpose: str, round_: int) -> list[list[int]]:
+        """A response of the policy to each prompt."""
+        responses, size = list[list[int]](), self.state.config.batch_size
+        for start in range(0, len(prompts), size):
+            chunk = prompts[start : start + size]
+            responses += self.sample_responses(chunk, purpose, round_, offset=start)[1].tokens
+        return responses
 
 
 def relative_weights(weights: Sequence[float], sizes: Sequence[float] | None = None) -> list[float]:

@@ -19,13 +19,14 @@ from rlhf_lab.training.policy.update import apply_gradient
 
 class LabelPair(NamedTuple):
     """Token ids of a label. tie: neither response was preferred; which one is `chosen` is then arbitrary. weight: >= 0, the
-    factor of the label's loss."""
+    factor of the label's loss. is_edit: a person wrote `chosen` as an edit of `rejected`."""
 
     prompt: list[int]
     chosen: list[int]
     rejected: list[int]
     tie: bool
     weight: float = 1.0
+    is_edit: bool = False
 
     @property
     def tokens(self) -> int:
@@ -43,7 +44,7 @@ def encode_labels(backbone: Backbone, labels: Sequence[Comparison]) -> tuple[lis
         if chosen == rejected:
             left_out += 1
             continue
-        pair = LabelPair(backbone.encode_prompt(label.prompt), chosen, rejected, label.tie, label.weight)
+        pair = LabelPair(backbone.encode_prompt(label.prompt), chosen, rejected, label.tie, label.weight, label.is_edit)
         pairs += [pair] * label.count
     return pairs, left_out
 

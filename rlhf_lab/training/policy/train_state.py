@@ -52,7 +52,8 @@ class TrainState:
     coefficient of ppo_penalty. lr: before its schedule. set_by_hand: the live settings that a person has set, see
     `current_value`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
-    ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose.
+    ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose;
+    for dpo, the responses of all rounds that edited answers are preferred to.
     """
 
     config: PolicyConfig
