@@ -11,10 +11,12 @@ from helpers import PAGE_TIMEOUT_MS, describe_pages
 from prepared_labs import idle_lab, temporary_project, without_engine
 
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.scripts import MODULES
 
 REQUIRED = os.environ.get("RLHF_LAB_REQUIRE_BROWSER") == "1"
 #: The headless shell is the same Chromium without its window; a page takes half of the CPU time.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser")
+MODULE_ADDRESS = "http://127.0.0.1:9/"  # no server: `module_page` replies to everything
 CHROMIUM = os.environ.get("RLHF_LAB_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
@@ -48,6 +50,27 @@ def chromium():
         if REQUIRED:
             raise
         pytest.skip(f"no Chromium to drive (set RLHF_LAB_CHROMIUM to its path): {type(error).__name__}")
+
+
+@pytest.fixture(scope="module")
+def module_page(chromium):
+    """An empty page without a lab, which can import the page's modules."""
+    context = chromium.new_context()
+    page = context.new_page()
+
+    def serve(route):
+        name = route.request.url.removeprefix(MODULE_ADDRESS)
+        if name in MODULES:
+            route.fulfill(body=MODULES[name], content_type="text/javascript; charset=utf-8")
+        elif not name:
+            route.fulfill(body="<!doctype html><body></body>", content_type="text/html")
+        else:
+            route.fulfill(status=204)
+
+    page.route("**", serve)
+    page.goto(MODULE_ADDRESS)
+    yield page
+    context.close()
 
 
 @pytest.fixture(scope="package")

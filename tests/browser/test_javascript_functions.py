@@ -8,27 +8,10 @@ from playwright.sync_api import Error
 
 from rlhf_lab.ui.scripts import MODULES
 
-ADDRESS = "http://127.0.0.1:9/"  # no server: `serve` below replies to everything
-
 
 @pytest.fixture(scope="module")
-def page(chromium):
-    context = chromium.new_context()
-    page = context.new_page()
-
-    def serve(route):
-        name = route.request.url.removeprefix(ADDRESS)
-        if name in MODULES:
-            route.fulfill(body=MODULES[name], content_type="text/javascript; charset=utf-8")
-        elif not name:
-            route.fulfill(body="<!doctype html><body></body>", content_type="text/html")
-        else:
-            route.fulfill(status=204)
-
-    page.route("**", serve)
-    page.goto(ADDRESS)
-    yield page
-    context.close()
+def page(module_page):
+    return module_page
 
 
 MARKDOWN = {

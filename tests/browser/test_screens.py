@@ -247,8 +247,8 @@ def expect_every_export(page) -> None:
     expect(control(page, "export-link")).to_have_count(0)
 
 
-class WithholdScorers:
-    """A route handler that removes the runs' scorers from replies until `released`.
+class WithholdDetails:
+    """A route handler that removes the runs' details from replies until `released`.
 
     The route stays until the end of the test, because removing it fails requests in flight.
     """
@@ -260,7 +260,7 @@ class WithholdScorers:
             return route.continue_()
         answer = route.fetch().json()
         if "reply" in answer and not self.released:
-            answer = {"reply": answer["reply"] | {"scorer_by_run": {}}, "revision": ""}
+            answer = {"reply": answer["reply"] | {"steps_by_run": {}, "scorer_by_run": {}}, "revision": ""}
         return route.fulfill(json=answer)
 
 
@@ -287,7 +287,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     assert int(models.input_value().split("/")[1]) == run.id
     selected = control(page, "reward").input_value()
     assert selected == learned
-    withhold = WithholdScorers()
+    withhold = WithholdDetails()
     page.route("**/lab-api/compare/options", withhold)
     models.select_option("base")
     models.select_option(f"run/{run.id}/latest")

@@ -13,6 +13,7 @@ import {
 test('the score of a model in a tournament, and what the answers do not determine', () => {
   const text = (score, low, high) => scoreText({ contestant: 1, score, low, high });
   assert.equal(text(1, -0.5, 2.5), '+1.00 (−0.50 to +2.50)');
+  assert.equal(text(-0.004, -0.3, 0.004), '0.00 (−0.30 to 0.00)'); // zero has no sign
   assert.equal(text(2.5, 0.4, null), 'above +0.40');
   assert.equal(text(-2.5, null, -0.4), 'below −0.40');
   assert.equal(text(1, null, null), 'too few answers');

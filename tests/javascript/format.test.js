@@ -16,12 +16,20 @@ const CASES = [
   ['formatDifference', [0.25], '+0.25'],
   ['formatDifference', [-0.25], '−0.25'],
   ['formatDifference', [0], '0'],
+  ['formatDifference', [1e-8], '0'], // rounded to zero
+  ['formatDifference', [1234567], '+1,230,000'],
+  ['formatFixed', [-0.004], '0.00'],
+  ['formatFixed', [-0.0126, 3], '−0.013'],
+  ['formatFixed', [null], '–'],
+  ['formatFixedDifference', [0.004], '0.00'],
+  ['formatFixedDifference', [0.005], '+0.01'],
   ['formatPercent', [0.666], '67 %'],
   ['formatPercent', [null], '–'],
   ['formatInterval', [0.514, 0.848], '51–85 %'],
   ['formatInterval', [null, null], ''],
   ['plural', [1, 'label'], '1 label'],
   ['plural', [0, 'label'], '0 labels'],
+  ['plural', [25000, 'vote'], '25,000 votes'], // as `pluralize` of the lab
   ['formatAccuracy', [{ accuracy: 0.7, low: 0.6, high: 0.8 }], '70 %'],
   ['formatAccuracy', [{ accuracy: 0.7, low: 0.5, high: 0.8 }], '50–80 %'], // 0.3 wide
   ['formatAccuracy', [{ accuracy: 0.7, low: null, high: null }], '70 %'],

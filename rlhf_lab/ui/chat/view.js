@@ -3,7 +3,7 @@
 // beside it on request.
 import { requests } from '../shared/api.js';
 import { actionButton, controlsOf, conversationView, fillProposed, selectField } from '../shared/dom.js';
-import { setOptions, textView, withCut } from '../shared/dom.js';
+import { isKey, setOptions, textView, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -190,7 +190,7 @@ class Chat {
   }
 
   sendOnEnter(event) {
-    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    if (!isKey(event, 'Enter') || event.shiftKey) return;
     event.preventDefault();
     this.ask();
   }

@@ -1,7 +1,7 @@
 // @ts-check
 // The form of the screen "Compare": the prompt, the models of the columns, and how their texts are sampled and scored.
 // It is built once; its options are refreshed in place, so that no input is lost.
-import { actionButton, conversationField, fillProposed, selectField, setOptions } from '../shared/dom.js';
+import { actionButton, conversationField, fillProposed, isKey, selectField, setOptions } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -108,7 +108,7 @@ export class CompareForm {
 
   number(name, label, value, hint, shown = label) {
     const writeOnEnter = (event) => {
-      if (event.key === 'Enter') this.write();
+      if (isKey(event, 'Enter')) this.write();
     };
     this.fields[name] = html`<input
       class="lab-input" type="text" inputmode="decimal" value=${value} data-do=${name} aria-label=${label}
@@ -218,9 +218,9 @@ export class CompareForm {
     return [...new Set(COLUMNS.map((column) => this.runInColumn(column)).filter(Boolean))];
   }
 
-  // Whether the reward models of the selected runs are known.
+  // Whether the details of the selected runs are known. A run without a reward model has no scorer.
   areRunsLoaded() {
-    return this.selectedRuns().every((run) => this.options.scorer_by_run[run]);
+    return this.selectedRuns().every((run) => this.options.steps_by_run[run]);
   }
 
   // [model, label] of the columns; of the latest step its number, so that the result can be reproduced.

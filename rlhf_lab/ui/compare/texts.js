@@ -1,13 +1,11 @@
 // @ts-check
 // Texts of the screen "Compare", from the lab's replies.
-import { formatDuration, formatNumber, plural } from '../shared/format.js';
+import { formatDuration, formatFixedDifference, formatNumber, plural } from '../shared/format.js';
 
 /** @typedef {import('../api_types').TextColumn} TextColumn */
 /** @typedef {import('../api_types').Standing} Standing */
 
 const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
-export const fixed = (value) => (value === null ? '–' : value.toFixed(2).replace('-', '−'));
-const signed = (value) => (value > 0 ? `+${fixed(value)}` : fixed(value));
 
 /** @param {TextColumn | undefined} column */
 export function meansText(column) {
@@ -44,9 +42,9 @@ export function scoreText({ contestant, score, low, high }) {
   if (contestant === 0) return '0 (reference)';
   if (score === null) return 'not compared';
   if (low === null && high === null) return 'too few answers';
-  if (high === null) return `above ${signed(low)}`;
-  if (low === null) return `below ${signed(high)}`;
-  return `${signed(score)} (${signed(low)} to ${signed(high)})`;
+  if (high === null) return `above ${formatFixedDifference(low)}`;
+  if (low === null) return `below ${formatFixedDifference(high)}`;
+  return `${formatFixedDifference(score)} (${formatFixedDifference(low)} to ${formatFixedDifference(high)})`;
 }
 
 // [text, explanation] of how often the row was preferred to the column; wins: of both.

@@ -1,6 +1,6 @@
 // @ts-check
 // Editing the better text of a pair in place: the edited text counts as much better than the original.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, isKey } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
 const HINT =
@@ -16,7 +16,7 @@ export function answerEditor(original, save, cancel) {
   const store = actionButton('edit-save', 'Save as better', () => save(field.value.trim()), 'lab-main');
   const update = () => Object.assign(store, { disabled: !field.value.trim() || field.value.trim() === original });
   field.addEventListener('input', update);
-  field.addEventListener('keydown', (event) => event.key === 'Escape' && cancel());
+  field.addEventListener('keydown', (event) => isKey(event, 'Escape') && cancel());
   update();
   return html`<div class="editor">
     ${field}

@@ -44,8 +44,10 @@ export const progressBar = (label, value, max = 100) =>
     class="lab-bar" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${value}
   ><i style="width: ${(100 * Math.min(value, max)) / Math.max(1, max)}%"></i></div>`;
 
-// Open a dialog over the page; it is removed when it closes, which Escape does too. Returns it.
+// Open a dialog over the page, in place of an open one of this name (a button was pressed twice); it is removed when it
+// closes, which Escape does too. Returns it.
 export function openDialog(name, content) {
+  /** @type {HTMLDialogElement | null} */ (document.querySelector(`dialog[aria-label="${name}"]`))?.close();
   const remove = ({ target }) => target.remove();
   const dialog = html`<dialog
     class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} tabindex="-1" autofocus onclose=${remove}
@@ -55,12 +57,18 @@ export function openDialog(name, content) {
   return dialog;
 }
 
-// Draws the contents of an element again. The focus stays on the control with the same data attributes.
+// Draws the contents of an element again. The focus, with the caret of a text, stays on the control with the same data
+// attributes.
 export function keepFocus(root, draw) {
-  const focused = root.contains(document.activeElement) ? Object.entries(document.activeElement.dataset) : [];
+  const before = root.contains(document.activeElement) ? document.activeElement : null;
+  const focused = Object.entries(before?.dataset ?? {});
+  const caret = [before?.selectionStart, before?.selectionEnd];
   draw();
+  if (!focused.length || before.isConnected) return;
   const isSame = (node) => focused.every(([name, value]) => node.dataset[name] === value);
-  if (focused.length) [...root.querySelectorAll('a, button, input, select, summary, textarea')].find(isSame)?.focus();
+  const node = [...root.querySelectorAll('a, button, input, select, summary, textarea')].find(isSame);
+  node?.focus();
+  if (node?.type === before.type && caret.every(Number.isInteger)) node.setSelectionRange(...caret);
 }
 
 export const redraw = (root, ...children) => keepFocus(root, () => root.replaceChildren(...children));
@@ -117,8 +125,8 @@ export function nameField(value, label, action, attributes, save, close) {
     close();
   };
   const press = (event) => {
-    if (event.key === 'Escape') close();
-    if (event.key !== 'Enter') return;
+    if (isKey(event, 'Escape')) close();
+    if (!isKey(event, 'Enter')) return;
     event.preventDefault(); // otherwise Enter would also press the button that gets the focus next
     submit();
   };
@@ -245,10 +253,15 @@ export const cutWithinLine = (height, line) => (line > 0 ? (Math.floor(height / 
 
 const fitsInside = (node) => node.scrollHeight <= node.clientHeight + 1;
 
-// Whether a key press may be a shortcut: not while typing, with modifiers, or repeated.
+// Whether a key press belongs to an input method that composes a word (229: Safari's last one). Its Enter and Escape
+// are not meant for the page.
+const isComposing = (event) => event.isComposing || event.keyCode === 229;
+export const isKey = (event, key) => event.key === key && !isComposing(event);
+
+// Whether a key press may be a shortcut: not while typing, with modifiers, repeated, or behind an open dialog.
 export function isShortcut(event) {
-  if (event.defaultPrevented || event.repeat || event.isComposing) return false;
-  if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  if (event.defaultPrevented || event.repeat || isComposing(event)) return false;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return false;
   const target = event.composedPath()[0];
   return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
 }
@@ -257,8 +270,8 @@ export function isShortcut(event) {
 export function withCut(node, tokens) {
   const title =
     'The project limits the length of its texts. A token is a word or a part of one; this text had not ended by then.';
-  const note = ` … cut off at ${plural(tokens, 'token')}`;
-  if (tokens) node.append(html`<span class="lab-cut" title=${title}>${note}</span>`);
+  const note = () => ` … cut off at ${plural(tokens, 'token')}`;
+  if (tokens) node.append(html`<span class="lab-cut" title=${title}>${note()}</span>`);
   return node;
 }
 

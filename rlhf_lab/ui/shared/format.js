@@ -8,12 +8,22 @@ export function formatNumber(value, digits = 3) {
   const text = rounded.toLocaleString('en', { maximumFractionDigits: 6, useGrouping });
   return text === '-0' ? '0' : text.replace('-', '−');
 }
-// Only differences are shown with a plus sign.
-export const formatDifference = (value, digits = 3) => `${value > 0 ? '+' : ''}${formatNumber(value, digits)}`;
+// Only differences are shown with a plus sign; a number that is rounded to zero has no sign.
+const withPlus = (value, text) => (value > 0 && Number(text) !== 0 ? `+${text}` : text);
+export const formatDifference = (value, digits = 3) => withPlus(value, formatNumber(value, digits));
+// With a fixed number of decimals.
+export const formatFixed = (value, decimals = 2) =>
+  value === null
+    ? '–'
+    : value
+        .toFixed(decimals)
+        .replace(/^-(0\.0+)$/, '$1')
+        .replace('-', '−');
+export const formatFixedDifference = (value) => withPlus(value, formatFixed(value));
 export const formatPercent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
 export const formatInterval = (low, high) =>
   low === null || low === undefined ? '' : `${Math.round(100 * low)}–${formatPercent(high)}`;
-export const plural = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
+export const plural = (n, noun) => `${n.toLocaleString('en')} ${noun}${n === 1 ? '' : 's'}`;
 
 // An accuracy {accuracy, low, high}. If its interval is wider than 0.25, the interval is shown instead.
 export const isWideInterval = ({ low, high }) => low !== null && high - low > 0.25;

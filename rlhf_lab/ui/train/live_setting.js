@@ -1,6 +1,6 @@
 // @ts-check
 // A setting that can be changed during a run: its field, Set, and Automatic.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, isKey } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
@@ -18,7 +18,7 @@ export class LiveSetting {
       class="lab-input knob" type="text" inputmode="decimal" aria-label=${name} data-do="knob-${name}"
       oninput=${() => (this.isDirty = true)} onblur=${() => this.restoreIfEmpty()}
       onkeydown=${(event) => {
-        if (event.key !== 'Enter') return;
+        if (!isKey(event, 'Enter')) return;
         submit();
         event.target.blur();
       }}
@@ -60,8 +60,8 @@ export class LiveSetting {
     setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'automatic' : '';
     setBy.title = isByHand
       ? `${name} keeps this value until you set another one or choose Automatic.`
-      : `The run adapts ${name}; the field shows its value at the newest step. A value that you set is no longer ' +
-        'adapted.`;
+      : `The run adapts ${name}; the field shows its value at the newest step. A value that you set is no longer ` +
+        'adapted.';
   }
 }
 

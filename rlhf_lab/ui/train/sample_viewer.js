@@ -9,6 +9,8 @@ import { scoreBadge, stepText } from './sample_texts.js';
 
 /** @typedef {import('../api_types').SampleRow} SampleRow */
 
+const MAX_CACHED = 50; // steps: a page may show a run of thousands for hours
+
 export class SampleViewer {
   /**
    * @param {number} run
@@ -114,6 +116,8 @@ export class SampleViewer {
       this.pendingKey = key;
       try {
         this.cache[key] = await this.fetchSamples({ run: this.run, step: this.step });
+        const [oldest, ...others] = Object.keys(this.cache);
+        if (others.length >= MAX_CACHED) delete this.cache[oldest];
       } catch (error) {
         return;
       } finally {

@@ -1,6 +1,6 @@
 // @ts-check
 // The numbers of the token view as texts and colours.
-import { formatNumber } from '../shared/format.js';
+import { formatFixed, formatNumber } from '../shared/format.js';
 
 /** @typedef {import('../api_types').TokenRow} TokenRow */
 /** @typedef {import('../api_types').TokenScale} TokenScale */
@@ -8,8 +8,7 @@ import { formatNumber } from '../shared/format.js';
 // Values of tokens have the same number of decimals, so that sums can be checked; constants are shown as they were set.
 export function decimals(value) {
   if (value === null) return 'not finite';
-  const text = Math.abs(value) < 100 ? value.toFixed(4) : formatNumber(value, 6);
-  return text.replace(/^-(0\.0+)$/, '$1').replaceAll('-', '−');
+  return Math.abs(value) < 100 ? formatFixed(value, 4) : formatNumber(value, 6);
 }
 
 /**

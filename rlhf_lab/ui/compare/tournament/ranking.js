@@ -1,9 +1,9 @@
 // @ts-check
 // The ranking of a tournament: scores with intervals, and how often each model was preferred to each other one.
 import { tableHead } from '../../shared/dom.js';
-import { plural } from '../../shared/format.js';
+import { formatFixed, plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
-import { fixed, scoreText, winShare } from '../texts.js';
+import { scoreText, winShare } from '../texts.js';
 
 /** @typedef {import('../../api_types').Ranking} Ranking */
 
@@ -63,9 +63,9 @@ function scoreTable({ rows }) {
       html`<tr>
         <th scope="row">${row.score === null ? row.name : `${i + 1}. ${row.name}`}</th>
         <td class="score">${scoreText(row)}</td>
-        <td>${fixed(row.kl)}</td>
-        <td>${fixed(row.reward)}</td>
-        ${hasGold ? html`<td>${fixed(row.gold)}</td>` : null}
+        <td>${formatFixed(row.kl)}</td>
+        <td>${formatFixed(row.reward)}</td>
+        ${hasGold ? html`<td>${formatFixed(row.gold)}</td>` : null}
       </tr>`,
   );
   const head = ['model', 'score (95 % interval)', 'KL', 'reward', ...(hasGold ? ['gold'] : [])];

@@ -1,6 +1,6 @@
 // @ts-check
 // The elements of the form that starts a run.
-import { actionButton, optionList } from '../../shared/dom.js';
+import { actionButton, isKey, optionList } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { html } from '../../shared/html.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
@@ -47,7 +47,7 @@ export function startForm(state, data, chosen, act) {
         <input
           class="lab-input" type="text" maxlength="80" placeholder="name (optional)" aria-label="name of the run"
           data-do="start-name" value=${chosen.name} oninput=${(event) => act.enter({ name: event.target.value })}
-          onkeydown=${(event) => event.key === 'Enter' && act.start()}
+          onkeydown=${(event) => isKey(event, 'Enter') && act.start()}
         />
         ${actionButton('start', '', act.start, 'lab-main')}
         ${state.run_count ? actionButton('start-close', 'Close', act.close) : null}

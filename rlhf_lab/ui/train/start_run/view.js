@@ -1,6 +1,7 @@
 // @ts-check
 // The form that starts a run. All settings are in Gradio's fields below it; choosing a preset fills them in.
 import { requests } from '../../shared/api.js';
+import { keepFocus } from '../../shared/dom.js';
 import { html } from '../../shared/html.js';
 import { nativeForm } from '../../shared/native_form.js';
 import { poll } from '../../shared/poll.js';
@@ -238,30 +239,28 @@ class StartRun {
   }
 
   drawForm() {
-    const focused = /** @type {any} */ (document.activeElement);
-    const focus = this.root.contains(focused) ? focused.dataset.do : null;
     const chosen = {
       ...this.chosen,
       model: this.selectedModel()?.id ?? 0,
       algorithm: this.algorithm,
     };
-    this.container.replaceChildren(
-      startForm(this.state, this.data, chosen, {
-        start: () => this.startRun(),
-        close: () => this.close(),
-        chooseModel: (id) => this.choose({ model: Number(id) }),
-        choosePreset: (preset) => this.fill({ preset }),
-        chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
-        type: (control, value) => {
-          this.typed[this.numbers()[control][0]] = value;
-        },
-        enterNumber: (control, value) => this.enterNumber(control, value),
-        enter: (entered) => Object.assign(this.chosen, entered),
-        upload: (file) => this.upload(file),
-      }),
-    );
-    this.updateControls();
-    if (focus) this.control(focus)?.focus();
+    const form = startForm(this.state, this.data, chosen, {
+      start: () => this.startRun(),
+      close: () => this.close(),
+      chooseModel: (id) => this.choose({ model: Number(id) }),
+      choosePreset: (preset) => this.fill({ preset }),
+      chooseAlgorithm: (algorithm) => this.fill({ algorithm }, true),
+      type: (control, value) => {
+        this.typed[this.numbers()[control][0]] = value;
+      },
+      enterNumber: (control, value) => this.enterNumber(control, value),
+      enter: (entered) => Object.assign(this.chosen, entered),
+      upload: (file) => this.upload(file),
+    });
+    keepFocus(this.container, () => {
+      this.container.replaceChildren(form);
+      this.updateControls();
+    });
   }
 
   // What changes while the form stays on screen.

@@ -1,0 +1,138 @@
+"""Keys, focus and dialogs of the page's modules, in a browser without a lab. A page of a screen gets prepared replies."""
+
+import pytest
+
+KEY = """const press = (target, key, options = {}) =>
+  target.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true, ...options }));
+const dom = await import('/shared/dom.js');
+const { html } = await import('/shared/html.js');
+document.body.replaceChildren();
+"""
+
+
+@pytest.fixture
+def run(module_page):
+    """run(code): what an asynchronous function of this body returns."""
+    return lambda code: module_page.evaluate(f"async () => {{ {KEY} {code} }}")
+
+
+def test_a_key_behind_an_open_dialog_is_no_shortcut(run):
+    code = """
+      const seen = [];
+      const listen = (event) => seen.push(dom.isShortcut(event));
+      document.addEventListener('keydown', listen);
+      press(document.body, '1');
+      const dialog = dom.openDialog('stage', html`<button>Close</button>`);
+      press(dialog.querySelector('button'), '1');
+      press(document.body, '1');
+      dialog.close();
+      press(document.body, '1');
+      document.removeEventListener('keydown', listen);
+      return seen;"""
+    assert run(code) == [True, False, False, True]
+
+
+def test_a_button_that_is_pressed_twice_opens_one_dialog(run):
+    code = """
+      const closed = [];
+      for (const text of ['first', 'second']) {
+        dom.openDialog('next class', html`<p>${text}</p>`).addEventListener('close', () => closed.push(text));
+      }
+      dom.openDialog('join', html`<p>another</p>`);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      const open = [...document.querySelectorAll('dialog')].map((dialog) => dialog.textContent);
+      document.querySelectorAll('dialog').forEach((dialog) => dialog.remove());
+      return [open, closed];"""
+    assert run(code) == [["second", "another"], ["first"]]
+
+
+def test_enter_and_escape_of_an_input_method_neither_save_nor_close(run):
+    code = """
+      const seen = [];
+      const [save, close] = [(value) => seen.push(value), () => seen.push('closed')];
+      const field = dom.nameField('a name', 'label', 'name', {}, save, close);
+      document.body.append(field);
+      const input = field.querySelector('input');
+      input.value = 'にほん';
+      press(input, 'Enter', { isComposing: true });
+      press(input, 'Enter', { keyCode: 229 });
+      press(input, 'Escape', { isComposing: true });
+      seen.push('typed');
+      press(input, 'Enter');
+      return seen;"""
+    assert run(code) == ["typed", "にほん", "closed"]
+
+
+def test_the_caret_stays_where_it_is_when_a_form_is_drawn_again(run):
+    code = """
+      const root = html`<div></div>`;
+      document.body.append(root);
+      const draw = (type, value) =>
+        dom.redraw(root, html`<input type=${type} value=${value} data-do="name" /><button data-do="b">b</button>`);
+      const seen = [];
+      for (const [type, value] of [['text', 'my run'], ['number', '12'], ['checkbox', 'on']]) {
+        draw(type, value);
+        const before = root.querySelector('input');
+        before.focus();
+        if (type === 'text') before.setSelectionRange(3, 5);
+        draw(type, value);
+        const { activeElement: now } = document;
+        seen.push([now !== before && now.dataset.do, now.selectionStart, now.selectionEnd]);
+      }
+      return seen;"""
+    assert run(code) == [["name", 3, 5], ["name", None, None], ["name", None, None]]
+
+
+def test_a_page_keeps_the_texts_of_the_last_fifty_steps_of_a_run(run):
+    code = """
+      const { SampleViewer } = await import('/train/sample_viewer.js');
+      const fetched = [];
+      const fetchSamples = async ({ step }) => { fetched.push(step); return { step, rows: [] }; };
+      const samples = new SampleViewer(1, fetchSamples, { onStep() {}, onTokens() {} });
+      document.body.append(samples.node);
+      for (let step = 0; step < 200; step += 1) {
+        samples.addSteps('epoch', [step], false);
+        await samples.load();
+      }
+      samples.goTo(190);
+      samples.goTo(1);
+      await samples.load();
+      const shown = samples.node.querySelector('[data-at]').textContent;
+      return [Object.keys(samples.cache).length, fetched.length, fetched.at(-1), shown];"""
+    assert run(code) == [50, 201, 1, "step 1"]
+
+
+def test_texts_of_a_run_without_a_reward_model_can_be_asked_for(run):
+    """Such as one that learned from labels directly, or while people labelled."""
+    code = """
+      const { CompareForm } = await import('/compare/form.js');
+      const form = new CompareForm({ write() {}, onModel() {} });
+      document.body.append(form.element);
+      const options = {
+        temperature: 1, max_new_tokens: 8, models: [['base', 'base model'], ['run/3/latest', 'run 3: dpo']],
+        reward_models: [], judges: [], default_scorer: null, prompts: ['Once'], conversations: {}, tests: [],
+        steps_by_run: {}, best_by_run: {}, scorer_by_run: {},
+      };
+      form.fill(options);
+      const before = form.fields.write.disabled;
+      form.fill({ ...options, steps_by_run: { 3: [4, 8] }, best_by_run: { 3: null } });
+      return [before, form.fields.write.disabled, form.chosenModels().map(([model]) => model)];"""
+    assert run(code) == [True, False, ["base", "run/3/8"]]
+
+
+def test_a_setting_that_the_run_adapts_says_so(run):
+    code = """
+      const { LiveSetting } = await import('/train/live_setting.js');
+      const setting = new LiveSetting('beta', () => {});
+      setting.draw({ set_by_hand: [], beta: 0.1 }, ['beta'], { beta: 0.2 });
+      return [setting.input.value, setting.setBy.textContent, setting.setBy.title];"""
+    words = (
+        "The run adapts beta; the field shows its value at the newest step. A value that you set is no longer adapted."
+    )
+    assert run(code) == ["0.2", "automatic", words]
+
+
+def test_only_a_text_that_was_cut_off_says_so(run):
+    code = """
+      return [null, 0, 1, 1200].map((tokens) => dom.withCut(html`<p>text</p>`, tokens).textContent);"""
+    assert run(code) == ["text", "text", "text … cut off at 1 token", "text … cut off at 1,200 tokens"]
