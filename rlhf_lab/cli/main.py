@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,9 @@ COMMAND_MODULES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for invalid usage."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # texts may hold characters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog=lab_command(),

@@ -347,3 +347,15 @@ def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert main(["password"]) == 1
     assert "the password is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "shown"), [("x\ud800", "x\\ud800"), ("naïve 😀", "na\\xefve \\U0001f600")])
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path, monkeypatch, name, shown):
+    """A lone surrogate, which no encoding has, and a terminal in ASCII."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "q", "chosen": "a", "rejected": "b", name: "y"}))
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8" if "\ud800" in name else "ascii")
+    command = [sys.executable, "-m", "rlhf_lab", "import", str(file), "--preview", *home(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"not used: {shown}" in done.stdout
