@@ -345,9 +345,7 @@ class PolicyRun:
         newest = self.task.heads.newest()
         if newest is not None:
             payload = {"version": newest[0].version, IGNORED_KEY: list(newest[1])}
-            event = add_event(self.model_cache.db, self.run.id, EventKind.HEAD, payload)
-            mark_event_applied(self.model_cache.db, event.id, step)
-            self._apply_event(event)
+            self._apply_event(add_event(self.model_cache.db, self.run.id, EventKind.HEAD, payload, step))
 
     def _add_pairs(self, step: int) -> None:
         """Make pairs of a live run or for a brake, and pause the run if people prefer the other texts of earlier pairs.

@@ -431,7 +431,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
                 mark_event_applied(db, event.id, run.step)
         if processes is not None:
             _record_process_count(db, run, processes)
-        mark_event_applied(db, add_event(db, run_id, EventKind.RESUME, {}).id, run.step)
+        add_event(db, run_id, EventKind.RESUME, {}, run.step)
         submit_run(db, home, run)
 
 

@@ -1,7 +1,7 @@
 """Heads and pairs of live runs: runs whose reward model learns while people label.
 
-A head is written once and never changed, so a resumed run scores with the same heads again. A pair names the step of the policy
-that wrote one of its texts, and who wrote the other one; nobody learns this before they have voted.
+A head that a step has used is never changed, so a resumed run scores with the same heads again. A pair names the step of the
+policy that wrote one of its texts, and who wrote the other one; nobody learns this before they have voted.
 """
 
 import time
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, Opponent
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, EventKind, Opponent
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
@@ -59,13 +59,16 @@ class LiveAnswer:
 
 
 def add_head(db: Database, head: LiveHead) -> None:
-    """Store a new version. Raises StoreError if the run already has it."""
+    """Store a new version, before the event of the step that uses it first. Replaces one that was never used, because the engine
+    ended in between."""
+    h = t.live_heads.c
     values = {
         "run_id": head.run_id, "version": head.version, "labels": head.labels, "decided": head.decided,
         "labels_digest": head.labels_digest, "kl_budget": head.kl_budget, "weights": head.weights.astype("<f4").tobytes(),
         "created_at": time.time(),
     }  # fmt: skip
     with db.write() as conn:
+        conn.execute(delete(t.live_heads).where(h.run_id == head.run_id, h.version == head.version))
         conn.execute(insert(t.live_heads).values(values))
 
 
@@ -81,9 +84,10 @@ def get_head(db: Database, run_id: int, version: int) -> LiveHead:
 
 
 def newest_version(db: Database, run_id: int) -> int:
-    """0 without any."""
-    query = select(func.coalesce(func.max(t.live_heads.c.version), 0)).where(t.live_heads.c.run_id == run_id)
-    return int(db.fetch(query).scalar_one())
+    """Of the heads that the run has used; 0 without any."""
+    e = t.run_events.c
+    payloads = db.fetch(select(e.payload).where(e.run_id == run_id, e.kind == EventKind.HEAD)).scalars()
+    return max((int(payload["version"]) for payload in payloads), default=0)
 
 
 def add_live_pairs(db: Database, pairs: Sequence[LivePair]) -> None:

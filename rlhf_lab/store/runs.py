@@ -106,13 +106,17 @@ def no_such_run(run_id: int) -> StoreError:
     return StoreError(f"There is no run {run_id}; it may have been deleted. To list the runs: {lab_command()} runs")
 
 
-def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any]) -> RunEvent:
-    """Record an event; the engine reads it with `pending_events`."""
+def add_event(
+    db: Database, run_id: int, kind: EventKind, payload: dict[str, Any], applied_step: int | None = None
+) -> RunEvent:
+    """Record an event; the engine reads it with `pending_events`, unless it is applied already."""
     with db.write() as conn:
         if conn.execute(select(t.runs.c.id).where(t.runs.c.id == run_id)).scalar() is None:
             raise no_such_run(run_id)
-        values: dict[str, Any] = {"run_id": run_id, "kind": kind, "payload": payload, "created_at": time.time()}
-        return RunEvent(id=insert_row(conn, t.run_events, values), **values, applied_step=None)
+        values: dict[str, Any] = {
+            "run_id": run_id, "kind": kind, "payload": payload, "created_at": time.time(), "applied_step": applied_step,
+        }  # fmt: skip
+        return RunEvent(id=insert_row(conn, t.run_events, values), **values)
 
 
 def events(db: Database, run_id: int) -> list[RunEvent]:
@@ -134,9 +138,7 @@ def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
 
 def add_note(db: Database, run_id: int, message: str, step: int, **payload: int) -> RunEvent:
     """Add a line to the run's history, as of a step."""
-    note = add_event(db, run_id, EventKind.NOTE, {"words": message, **payload})
-    mark_event_applied(db, note.id, step)
-    return note
+    return add_event(db, run_id, EventKind.NOTE, {"words": message, **payload}, step)
 
 
 def _read_events(db: Database, *conditions: ColumnElement[bool]) -> list[RunEvent]:

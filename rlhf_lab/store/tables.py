@@ -320,7 +320,7 @@ run_events = Table(
     Column("applied_step", Integer),
 )
 
-# The reward models of a live run: heads on frozen features, in the order in which they were fitted. Rows never change.
+# The reward models of a live run: heads on frozen features, in the order in which they were fitted.
 live_heads = Table(
     "live_heads",
     metadata,

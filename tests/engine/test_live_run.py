@@ -66,6 +66,36 @@ def test_every_step_scores_with_a_head_of_all_labels_so_far(lab):
     assert applied == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("head", [1, 2])
+def test_an_engine_that_ends_between_a_head_and_its_step_changes_no_number(lab, monkeypatch, head):
+    run_id, heads = start(lab), []
+    home = shutil.copytree(lab.folder, lab.folder.with_name("plain"))
+    other = Lab(home)
+    other.train(run_id)
+    add_event = policy_run.add_event
+
+    def killed(db, run, kind, *more):
+        heads.extend([kind] * (kind is EventKind.HEAD))
+        if len(heads) == head:
+            raise Killed
+        return add_event(db, run, kind, *more)
+
+    with monkeypatch.context() as change:
+        change.setattr(policy_run, "add_event", killed)
+        with pytest.raises(Killed):
+            lab.train(run_id)
+    lab.next_engine()
+    assert lab.train(run_id).status is JobStatus.DONE
+    curves = [metric_series(one.db, run_id, ["live/head", "live/labels"]) for one in (lab, other)]
+    other.db.close()
+    assert curves[0] == curves[1]
+    assert [value for _, value in curves[0]["live/head"]] == [1, 2, 3, 4, 5]
+
+
 def test_scores_of_all_heads_are_on_one_scale(lab):
     run_id = start(lab)
     lab.train(run_id)
