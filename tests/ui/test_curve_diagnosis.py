@@ -109,8 +109,8 @@ def test_the_extremes_are_window_means_at_the_middle_of_the_window():
 FALLEN = curve((1.0, 5), (0.8, 5))
 CASES = {
     "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Mean score 3.40 sd, +1.40 since the start, now up and down."),
-    "score: out of a dip": ({SCORE: DIP}, SCORE, Level.WARN, "−1.40 since the start, now up and down: read the samples."),
-    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "Mean reward 0.60, −1.40 since the start, now up and down."),
+    "score: out of a dip": ({SCORE: DIP}, SCORE, Level.WARN, "now up and down: lower than at the start; read the"),
+    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "now up and down: lower than at the start."),
     "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "Mean KL 3.4 nats a response, +1.4 since the start, now up and down"),
     "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "Mean KL 0.6 nats a response, −1.4 since the start, now up and down"),
     "kl: fast no longer": ({KL: series(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "start, now up and down"),
@@ -126,7 +126,7 @@ CASES = {
     ),
     "score: back at its start": (
         {SCORE: curve((0.0, 8), (1.0, 9), (0.0, 10))}, SCORE, Level.WARN,
-        "Mean score 0.00 sd, hardly any change since the start, highest around step 11 (1.00), now steady: raise lr",
+        "Mean score 0.00 sd, hardly any change since the start, highest around step 11 (1.00), now steady: no clear gain so far",
     ),
     "length: shorter in between": (
         {LENGTH: curve((40.0, 8), (12.0, 9), (42.8, 10))}, LENGTH, Level.GOOD,
@@ -151,7 +151,7 @@ CASES = {
         {SCORE: series(0.0, 0.6, 0.1, 0.9, 0.3, 1.1, 0.4, 1.3)}, SCORE, Level.INFO,
         "Mean score 0.78 sd, +0.38 since the start, within the noise.",
     ),
-    "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "Mean score 0.00 sd, steady since the start: raise lr"),
+    "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "steady since the start: no clear gain so far; raise lr"),
     "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "−0.20 since the start, now falling"),
     "score: all that is wanted": (
         {SCORE: ramp(0, 2, 20), CLIPPED: ramp(0.8, 0.96, 20)}, SCORE, Level.INFO,
@@ -175,7 +175,7 @@ CASES = {
         "Mean reward −34.80, though the score is 0.80: mostly the KL penalty (−35.00); lower beta.",
     ),
     "reward: nothing known of its parts": (
-        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "Mean reward −1.00, though the score is 0.80.",
+        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "though the score is 0.80: far below the score.",
     ),
     "reward: clipped": (
         {REWARD: curve((-0.4, 3)), SCORE: curve((0.8, 3)), PENALTY: curve((-0.1, 3))}, REWARD, Level.WARN,
@@ -186,10 +186,10 @@ CASES = {
     ),
     "reward: two parts of equal weight": (
         {REWARD: curve((1.0, 5), (0.4, 5)), SCORE: curve((1.0, 5), (0.9, 5)), PENALTY: curve((0.0, 5), (-0.25, 5))}, REWARD,
-        Level.WARN, "Mean reward 0.40, −0.60 since the start, now falling.",
+        Level.WARN, "Mean reward 0.40, −0.60 since the start, now falling: lower than 5 steps ago.",
     ),
     "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
-    "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "−0.30 since the start, now falling."),
+    "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "start, now falling: lower than 5 steps ago."),
     "reward: below its start": (
         {REWARD: curve((1.0, 5), (0.7, 10)), SCORE: curve((1.0, 15)), PENALTY: curve((0.0, 5), (-0.3, 10))}, REWARD, Level.WARN,
         "−0.30 since the start, now steady: mostly the KL penalty (−0.30); lower beta.",
@@ -258,12 +258,12 @@ CASES = {
     "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "nearly the same"),
     "length: as before": ({LENGTH: curve((40.0, 5), (44.0, 5))}, LENGTH, Level.GOOD, "+10 %"),
     "length: early": ({LENGTH: curve((40.0, 4))}, LENGTH, Level.INFO, "40 tokens: too early"),
-    "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "+30 %"),
-    "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "−30 %"),
-    "length: exploited": ({LENGTH: curve((40.0, 5), (62.0, 5))}, LENGTH, Level.ALERT, "now rising: read the samples."),
+    "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "start, now rising: much longer"),
+    "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "much shorter than at"),
+    "length: exploited": ({LENGTH: curve((40.0, 5), (62.0, 5))}, LENGTH, Level.ALERT, "than at the start; read the samples."),
     "length: rises with the score": (
         {LENGTH: curve((40.0, 5), (62.0, 5)), SCORE: curve((0.0, 5), (1.0, 5))}, LENGTH, Level.ALERT,
-        "the score rose too: check whether length itself is rewarded.",
+        "much longer than at the start; the score rose too, so check whether length itself is rewarded.",
     ),
     "gold: early": ({GOLD: curve((1.0, 4))}, GOLD, Level.INFO, "too early"),
     "gold: rising": ({GOLD: ramp(0, 2, 20)}, GOLD, Level.GOOD, "the judge agrees"),
@@ -279,7 +279,7 @@ CASES = {
     "ratio: near 1": ({RATIO: curve((1.01, 5))}, RATIO, Level.GOOD, "1.010"),
     "ratio: drifts": ({RATIO: curve((1.07, 5))}, RATIO, Level.WARN, "changes much"),
     "stops: all": ({STOPS: curve((0.95, 5))}, STOPS, Level.GOOD, "95 %"),
-    "stops: fewer": ({STOPS: curve((0.8, 5))}, STOPS, Level.WARN, "80 %"),
+    "stops: fewer": ({STOPS: curve((0.8, 5))}, STOPS, Level.WARN, "80 % of responses end by themselves: the others"),
     "stops: rambling": ({STOPS: curve((0.5, 5))}, STOPS, Level.ALERT, "the others are cut off"),
 }  # fmt: skip
 
@@ -295,14 +295,14 @@ FALLS = FALLEN
 UP, DOWN = SettingChange(4, "beta", 0.1, 0.5), SettingChange(4, "beta", 0.5, 0.1)
 CHANGED_SETTINGS = {
     "beta raised": ([UP], Level.INFO, "falling, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
-    "beta lowered": ([DOWN], Level.WARN, "now falling, and no other curve shows large updates"),
-    "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
+    "beta lowered": ([DOWN], Level.WARN, "now falling: the score falls, though no other curve shows"),
+    "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4; set it"),
     "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "lr went from 0.001 to 0.0001 after step 4: wait a few"),
     "both at once": ([UP, SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
-    "after the fall": ([UP._replace(step=9)], Level.WARN, "now falling, and no other curve shows large updates"),
-    "not yet in use": ([UP._replace(step=10)], Level.WARN, "now falling, and no other curve shows large updates"),
+    "after the fall": ([UP._replace(step=9)], Level.WARN, "now falling: the score falls, though no other curve shows"),
+    "not yet in use": ([UP._replace(step=10)], Level.WARN, "now falling: the score falls, though no other curve shows"),
     "the later of two": ([UP, SettingChange(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 after step 7"),
-    "long ago": ([UP._replace(step=-21)], Level.WARN, "now falling, and no other curve shows large updates"),
+    "long ago": ([UP._replace(step=-21)], Level.WARN, "now falling: the score falls, though no other curve shows"),
 }  # fmt: skip
 
 
@@ -332,7 +332,8 @@ def test_a_falling_score_advises_a_lower_lr_where_another_curve_shows_large_upda
 def test_a_falling_score_does_not_advise_a_lower_lr_where_clip_fraction_and_kl_are_small():
     diagnosis = diagnose({SCORE: FALLS, CLIP: curve((0.01, 10)), KL: curve((1.0, 10))})[SCORE]
     assert diagnosis.message == (
-        "Mean score 0.80 sd, −0.20 since the start, now falling, and no other curve shows large updates. Read the samples."
+        "Mean score 0.80 sd, −0.20 since the start, now falling: the score falls, though no other curve shows large updates; "
+        "read the samples."
     )
 
 
@@ -344,15 +345,23 @@ def test_the_clip_fraction_does_not_deny_large_updates_that_the_kl_shows():
 def test_a_flat_score_far_from_the_base_model_does_not_advise_to_raise_lr_or_lower_beta():
     diagnoses = diagnose({SCORE: curve((0.0, 20)), KL: curve((174.0, 20))})
     assert diagnoses[KL].message.endswith("raise beta or lower lr.")
-    assert diagnoses[SCORE].message == "Mean score 0.00 sd, steady since the start: label more pairs."
+    assert (
+        diagnoses[SCORE].message
+        == "Mean score 0.00 sd, steady since the start: no clear gain so far; label more pairs."
+    )
 
 
 @pytest.mark.parametrize(
     ("score", "budget", "algorithm", "message"),
     [
-        (curve((0.0, 20)), 4.0, "ppo", "Mean score 0.00 sd, steady since the start."),
-        (curve((0.0, 20)), None, "ppo", "Mean score 0.00, steady since the start: raise lr or lower beta."),
-        (curve((0.0, 20)), None, "sft", "Mean score 0.00, steady since the start: raise lr."),
+        (curve((0.0, 20)), 4.0, "ppo", "Mean score 0.00 sd, steady since the start: no clear gain so far."),
+        (
+            curve((0.0, 20)),
+            None,
+            "ppo",
+            "Mean score 0.00, steady since the start: no clear gain so far; raise lr or lower beta.",
+        ),
+        (curve((0.0, 20)), None, "sft", "Mean score 0.00, steady since the start: no clear gain so far; raise lr."),
         (
             ramp(0, 2, 20),
             None,
@@ -422,6 +431,36 @@ def test_no_two_verdicts_give_opposite_advice(curves, changes, kl_budget):
         assert not more
 
 
+ADVICE = re.compile(r"(raise|lower(?! than)|stop|read|label|look|set|wait|use|check|start|try)\b", re.IGNORECASE)
+
+
+def assert_reason(diagnosis):
+    """A caption in the colour of a warning says why after its figures, before any advice."""
+    if diagnosis.level in (Level.WARN, Level.ALERT):
+        reason = diagnosis.message.partition(": ")[2]
+        assert reason, diagnosis
+        assert not ADVICE.match(reason), diagnosis
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_warning_of_a_rule_has_a_reason(case):
+    assert_reason(diagnose(CASES[case][0])[CASES[case][1]])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([*RULES, CLIPPED, EXPLAINED]), flat_or_moving_curve(), min_size=2),
+    st.lists(st.builds(SettingChange, st.integers(0, 40), st.sampled_from(["lr", "beta"]), st.just(0.1), st.just(0.2))),
+    st.one_of(st.none(), st.floats(0.1, 50)),
+    st.sampled_from(["ppo", "dpo", "sft"]),
+    st.booleans(),
+)
+def test_every_warning_has_a_reason(curves, changes, kl_budget, algorithm, has_reward_model):
+    control = budgeted(kl_budget, algorithm)
+    for diagnosis in diagnose(curves, changes, control, algorithm, has_reward_model=has_reward_model).values():
+        assert_reason(diagnosis)
+
+
 def test_within_a_large_budget_a_run_that_exploits_the_reward_model_is_to_stop():
     """KL 9 of 12: beta and lr belong to the budget."""
     curves = {"objective/kl": [(1, 0.0), (2, 9.0)], "objective/gold": [(1, 0.0), (2, 0.0)]}
@@ -465,7 +504,7 @@ def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
     for diagnosis in large.values():
         assert diagnosis.message.endswith("the KL budget lowers lr and raises beta automatically.")
     assert diagnose({SCORE: curve((0.0, 20))}, control=budgeted(4.0))[SCORE].message.endswith(
-        "start: label more pairs."
+        "no clear gain so far; label more pairs."
     )
     curves = {REWARD: curve((1.0, 5), (0.5, 5)), SCORE: curve((1.0, 10)), PENALTY: curve((0.0, 5), (-0.5, 5))}
     text = "Mean reward 0.50, −0.50 since the start, now falling: mostly the KL penalty (−0.50)"

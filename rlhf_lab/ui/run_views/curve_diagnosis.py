@@ -63,7 +63,7 @@ ADVICE_WITHOUT_BETA = (
 TEXTS_WITHOUT_REWARD_MODEL = (
     ("the policy learns what the reward model likes", "the policy learns what is rewarded"),
     ("raise lr, lower beta, or label more pairs", "raise lr or lower beta"), ("raise lr, or label more pairs", "raise lr"),
-    (": label more pairs", ""),
+    ("so far; label more pairs", "so far"),
 )  # fmt: skip
 HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, shown as a minus sign
 
@@ -76,6 +76,8 @@ class Level(StrEnum):
 
 
 class Diagnosis(NamedTuple):
+    """message: the figures; for a warning or an alert after a colon the reason, and after that any advice."""
+
     level: Level
     message: str
 
@@ -157,7 +159,7 @@ def diagnose(
         if first_lost_step is None:
             findings[name] = rule(trends[name], trends)
         else:
-            message = f"NaN since step {first_lost_step}: stop, lower lr, and start or resume."
+            message = f"NaN since step {first_lost_step}: it cannot be computed; stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, advises_smaller_steps=True)
     replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
     is_restrained = _is_restrained(findings.values(), trends)
@@ -232,12 +234,12 @@ def _unclipped_score(text: str, score: Trend, trends: CurveTrends) -> Finding:
     if score.gain > SCORE_LEARNED:  # advice to learn more would contradict what one sees
         return Finding(Level.GOOD if score.gain > score.noise_margin else Level.INFO, f"{text}.")
     if score.gain < -score.effective_threshold(SCORE_FLAT):
-        return Finding(Level.WARN, f"{text}: read the samples.")
+        return Finding(Level.WARN, f"{text}: lower than at the start; read the samples.")
     if score.num_points >= PATIENCE_STEPS:
         return Finding(
             Level.WARN,
-            f"{text}: raise lr, lower beta, or label more pairs.",
-            message_without_advice=f"{text}: label more pairs.",
+            f"{text}: no clear gain so far; raise lr, lower beta, or label more pairs.",
+            message_without_advice=f"{text}: no clear gain so far; label more pairs.",
         )
     return Finding(Level.INFO, f"{text}: too early to say.")
 
@@ -254,7 +256,9 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
         if _has_large_updates(trends):
             advice = trends.advice_for_smaller_steps("lower lr")
             return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", advises_smaller_steps=True)
-        return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
+        return Finding(
+            Level.WARN, f"{prefix}: the score falls, though no other curve shows large updates; read the samples."
+        )
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     if cause.old is None:
         text = f"{prefix} since {cause.name} was set to {plain_number(cause.new)} after step {cause.step}: wait a few steps."
@@ -266,7 +270,7 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
         return Finding(Level.INFO, f"{prefix} since {change_text}: wait a few steps.")
     if cause.name == "lr":
         return Finding(
-            Level.WARN, f"{prefix}, probably because {change_text}: set it back.", advises_smaller_steps=True
+            Level.WARN, f"{prefix}: probably because {change_text}; set it back.", advises_smaller_steps=True
         )
     return Finding(
         Level.INFO,
@@ -279,25 +283,30 @@ def _reward(reward: Trend, trends: CurveTrends) -> Finding:
     score, text = trends.get("objective/scores"), f"Mean reward {reward.current:z.2f}"
     if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
         text += f", though the score is {score.current:z.2f}"
-        return _reward_finding(text, trends, lambda part: part.current, reward.current - score.current)
+        return _reward_finding(
+            text, "far below the score", trends, lambda part: part.current, reward.current - score.current
+        )
     if reward.num_points < WINDOW:
         return Finding(Level.INFO, f"{text}: too early to say.")
     text += f", {reward.compared(SCORE_FLAT, f'{reward.gain:+z.2f}', '{:z.2f}'.format)}"
     if reward.is_falling(SCORE_FLAT) and reward.num_points >= 2 * WINDOW:  # the text says that it falls now
-        return _reward_finding(text, trends, lambda part: part.change, reward.change)
+        return _reward_finding(text, f"lower than {WINDOW} steps ago", trends, lambda part: part.change, reward.change)
     if reward.gain < -reward.effective_threshold(SCORE_FLAT):
-        return _reward_finding(text, trends, lambda part: part.gain, reward.gain)
+        return _reward_finding(text, "lower than at the start", trends, lambda part: part.gain, reward.gain)
     return Finding(Level.GOOD, f"{text}.")
 
 
-def _reward_finding(text: str, trends: CurveTrends, amount: Callable[[Trend], float], total: float) -> Finding:
+def _reward_finding(
+    text: str, problem: str, trends: CurveTrends, amount: Callable[[Trend], float], total: float
+) -> Finding:
     """The finding for a reward that is too low, with the part that explains at least half of it, if there is one.
 
-    amount: what a part contributes to `total`, which is negative.
+    problem: why it is too low, which is said where no part explains it. amount: what a part contributes to `total`, which is
+    negative.
     """
     parts = [part for part in trends.reward_parts if amount(part.trend) <= MAIN_PART * total]
     if not parts:
-        return Finding(Level.WARN, f"{text}.")
+        return Finding(Level.WARN, f"{text}: {problem}.")
     part = min(parts, key=lambda part: amount(part.trend))
     text = f"{text}: mostly {part.name} ({amount(part.trend):+z.2f})"
     # The score's own caption warns, and a budget is kept by raising beta.
@@ -467,8 +476,9 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
     if abs(drift) > LENGTH_DRIFT:
         score = trends.get("objective/scores")
         has_risen = score is not None and score.gain > score.effective_threshold(SCORE_FLAT)
-        advice = "the score rose too: check whether length itself is rewarded" if has_risen else "read the samples"
-        return Finding(Level.ALERT if abs(drift) > LENGTH_ALERT else Level.WARN, f"{prefix}: {advice}.")
+        reason = f"much {'longer' if drift > 0 else 'shorter'} than at the start"
+        advice = "the score rose too, so check whether length itself is rewarded" if has_risen else "read the samples"
+        return Finding(Level.ALERT if abs(drift) > LENGTH_ALERT else Level.WARN, f"{prefix}: {reason}; {advice}.")
     return Finding(Level.GOOD, f"{prefix}.")
 
 
@@ -527,7 +537,9 @@ def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
     text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}', '{:.3f}'.format)}"
     if loss.is_rising(threshold):
         return Finding(
-            Level.WARN, f"{text}: {trends.advice_for_smaller_steps('lower lr')}.", advises_smaller_steps=True
+            Level.WARN,
+            f"{text}: the loss rises; {trends.advice_for_smaller_steps('lower lr')}.",
+            advises_smaller_steps=True,
         )
     return Finding(Level.GOOD, f"{text}.")
 
@@ -545,9 +557,10 @@ def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
 
 def _stop_rate(stops: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * stops.current:.0f} % of responses end by themselves"
-    if stops.current < 0.7:
-        return Finding(Level.ALERT, f"{share}: the others are cut off at the maximum length.")
-    return Finding(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
+    if stops.current >= 0.9:
+        return Finding(Level.GOOD, f"{share}.")
+    level = Level.ALERT if stops.current < 0.7 else Level.WARN
+    return Finding(level, f"{share}: the others are cut off at the maximum length.")
 
 
 def _has_large_updates(trends: CurveTrends) -> bool:
