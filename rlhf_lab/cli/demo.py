@@ -58,6 +58,7 @@ from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.database import TRAINING_BUSY_TIMEOUT_S, Database
+from rlhf_lab.store.label_snapshots import current_labels
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.training.evaluation import (
@@ -250,7 +251,8 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         row, manifest = None, {}
         if policy_config.live:
             manifest = {
-                JUDGE_KEY: {"every": args.label_every, "noise": args.noise}, IGNORED_KEY: list(reward_config.ignored),
+                "labels": asdict(current_labels(db, project.id)), IGNORED_KEY: list(reward_config.ignored),
+                JUDGE_KEY: {"every": args.label_every, "noise": args.noise},
             }  # fmt: skip
             while add_missing_features(model_cache, project.id):
                 pass

@@ -169,6 +169,22 @@ def test_the_path_of_an_own_judge_is_not_shown(ctx, judge, shown):
     assert f"simulated labels by the judge {shown} (" in run_summary.label_source_text(ctx.db, run)
 
 
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ({"judge": "cheerful"}, "PPO learns from simulated labels by the judge cheerful, while people label"),
+        ({}, "PPO learns from people's labels, while people label"),
+    ],
+    ids=str,
+)
+def test_a_run_that_recorded_no_labels_is_shown(ctx, manifest, words):
+    """As those of `demo --live` in version 0.3.0."""
+    config = PolicyConfig.for_algorithm("ppo", live=True).to_dict()
+    run = create_run(ctx.db, ctx.project.id, None, "live", config=config, manifest=manifest, total_steps=40)
+    reply = run_feed.RunFeed(ctx).poll(run_feed.FeedQuery())
+    assert (reply["run"]["id"], reply["static"]["label_source"]) == (run.id, words)
+
+
 def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):
     run = a_run(ctx)
     step(ctx, run, 0, samples=[Sample("p", 1, " base one", 0.5, 1.0), Sample("p", 2, "base two", 0.25, cut=32)])

@@ -184,12 +184,13 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
     beginning = f"{algorithm.upper()} learns from"
     if terms and not learns_from_labels:
         return f"{beginning} {run_control.reward_text(row.id if row else None, terms)}"
-    labels = row.snapshot if row else LabelSnapshot.from_record(run.manifest["labels"])
+    recorded = run.manifest.get("labels")  # missing in a run of `demo --live` of version 0.3.0: the judge labels
+    labels = row.snapshot if row else LabelSnapshot.from_record(recorded) if recorded else None
     model_text = f" (reward model {row.id})" if row else ", while people label" if run.config.get("live") else ""
     ignored_text = attribute_labels(ignored_in(row.config) if row and not learns_from_labels else ignored)
     model_text += f"; scores ignore {ignored_text}" if ignored_text else ""
-    if labels.source is Source.SIMULATED:
-        if row is not None and row.id != run.reward_model_id:
+    if labels.source is Source.SIMULATED if labels else judge:
+        if labels is not None and row is not None and row.id != run.reward_model_id:
             judge = run_control.judge_of_labels(db, labels) or ""
         judge_text = f" by the judge {judge}" if judge else ""
         return f"{beginning} simulated labels{judge_text}{model_text}"

@@ -1,9 +1,12 @@
 // Requests at intervals, and whether the lab answers.
 
+const MAX_ABSENT = 10; // intervals off the page: Gradio may attach an element late, or move it
+
 // Call `update` every `ms` while the element is visible; less often after failures, and immediately when the browser
 // tab is shown again. Returns a function that calls it now.
 export function poll(element, update, ms) {
   let failures = 0;
+  let absent = 0;
   let busy = false;
   const isVisible = () => !document.hidden && element.offsetParent !== null;
   async function pollNow() {
@@ -27,7 +30,8 @@ export function poll(element, update, ms) {
     if (entries.some((e) => e.isIntersecting)) pollNow();
   });
   function loop() {
-    if (!document.body.contains(element)) {
+    absent = document.body.contains(element) ? 0 : absent + 1;
+    if (absent > MAX_ABSENT) {
       document.removeEventListener('visibilitychange', onVisibility);
       observer.disconnect();
       return;
