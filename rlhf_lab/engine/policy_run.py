@@ -59,6 +59,7 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.policy.rollout import scores_apart
 from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
 
 POLL_INTERVAL_S = 0.1
@@ -258,8 +259,9 @@ class PolicyRun:
         """Compare the duration of a step with the estimate. The first step is left out, because it takes longer."""
         speed, config = self.model_cache.speed, self.trainer.state.config
         if speed.is_measured and self._first_step_done:
-            counted = count_policy_step(speed, config)
-            counted += count_held_out(speed, config) if "eval/kl" in result.metrics else 0.0
+            apart = scores_apart(self.trainer.state.policy, self.trainer.task.scorer, config)
+            counted = count_policy_step(speed, config, scores_apart=apart)
+            counted += count_held_out(speed, config, scores_apart=apart) if "eval/kl" in result.metrics else 0.0
             self._step_times.append(sum(result.metrics[f"time/{part}"] for part in STEP_PARTS) / counted)
 
     def _save_speed(self) -> None:

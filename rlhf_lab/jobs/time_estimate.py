@@ -11,8 +11,10 @@ head adds h = (its weights / those of the layers) · r / T passes.
                   of `folds` parts of the labels and reads that part. The final fit, made only if the adapter helps, uses all
                   labels and reads 2n + 256 texts once more; the lower estimate is without it
     PPO step      s(B, batch_size) + f·T·B·(score + (1 + h)·(old + reference + 2 · epochs + KL of the update))   B responses
+                  A reward model without an adapter reads what the reference computes: its score takes no pass. The higher
+                  estimate is for one with an adapter
     PPO run       steps · PPO step, and with a KL budget s(128, batch_size) + 128·f·T for the unit of the scores and, at every
-                  checkpoint, s(32, batch_size) + 32·f·T·(1 + 2·(1 + h)); the samples on screen
+                  checkpoint, s(32, batch_size) + 32·f·T·(score + 2·(1 + h)); the samples on screen
     comparison    for each model s(texts, all), and f·T·texts if they are scored
     tournament    the same for each contestant, and 2·f·T·(1 + h)·texts for the KL of a checkpoint
 
@@ -127,7 +129,7 @@ def count_reward(work: WorkCount, config: RewardConfig, labels: int, scored_pair
     return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
 
 
-def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
+def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
     """Mean seconds of one step of an offline method, from the rates.
 
     One in `sample_every` steps measures the policy; a step of rejection sampling includes its share of the candidates.
@@ -138,7 +140,7 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
     )
     seconds = work.passes(0, 2 * texts)
     measured = work.sampling(config.batch_size, config.batch_size) + work.passes(
-        config.batch_size, 2 * config.batch_size
+        config.batch_size * scores_apart, 2 * config.batch_size
     )
     seconds += measured / config.sample_every
     if config.spec.learns_from == "best_samples":
@@ -147,30 +149,31 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig) -> float:
     return seconds
 
 
-def count_policy_step(speed: ModelSpeed, config: PolicyConfig) -> float:
-    """Seconds of one step, from the rates, without `count_held_out`."""
+def count_policy_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
+    """Seconds of one step, from the rates, without `count_held_out`. scores_apart: whether scoring takes a pass of its own."""
     if config.is_offline:
-        return count_offline_step(speed, config)
+        return count_offline_step(speed, config, scores_apart=scores_apart)
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
-    passes = 1 + (1 + 2 * config.epochs) * has_critic
+    passes = scores_apart + (1 + 2 * config.epochs) * has_critic
     with_logprobs = 2 + 2 * config.epochs + config.kl_control.update_passes + (config.spec.loss == "ratio_and_penalty")
     ptx_texts = config.epochs * config.minibatches * config.ptx_batch if config.ptx_coef > 0 else 0
     seconds = work.sampling(responses, config.batch_size)
     return seconds + work.passes(passes * responses, with_logprobs * responses + 2 * ptx_texts)
 
 
-def count_held_out(speed: ModelSpeed, config: PolicyConfig) -> float:
+def count_held_out(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
     """Seconds of the score and KL on held-out prompts at a checkpoint, from the rates."""
     work, responses = WorkCount(speed, config.max_new_tokens), config.kl_control.held_out_responses
-    return work.sampling(responses, config.batch_size) + work.passes(responses, 2 * responses)
+    return work.sampling(responses, config.batch_size) + work.passes(responses * scores_apart, 2 * responses)
 
 
-def count_policy(speed: ModelSpeed, config: PolicyConfig) -> float:
+def count_policy(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
     """Seconds of a run, from the rates."""
     work = WorkCount(speed, config.max_new_tokens)
-    seconds = config.steps * count_policy_step(speed, config)
-    seconds += math.ceil(config.steps / config.checkpoint_every) * count_held_out(speed, config)
+    seconds = config.steps * count_policy_step(speed, config, scores_apart=scores_apart)
+    checkpoints = math.ceil(config.steps / config.checkpoint_every)
+    seconds += checkpoints * count_held_out(speed, config, scores_apart=scores_apart)
     unit_responses = config.kl_control.unit_responses
     seconds += work.sampling(unit_responses, config.batch_size) + work.passes(unit_responses)
     if config.sample_count:
@@ -205,14 +208,12 @@ def estimate_reward(
 
 
 def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate | None:
-    """The time of a run."""
+    """The time of a run; low: with a reward model without an adapter, or none."""
     if speed is None or not speed.is_measured:
         return None
-    seconds = count_policy(speed, config)
+    counted = Estimate(*(count_policy(speed, config, scores_apart=scores_apart) for scores_apart in (False, True)))
     is_counted = config.processes == 1 and config.spec.update == "gradient"
-    return _corrected(
-        speed, policy_stage(config.algorithm, config.processes), Estimate(seconds, seconds), is_counted=is_counted
-    )
+    return _corrected(speed, policy_stage(config.algorithm, config.processes), counted, is_counted=is_counted)
 
 
 def estimate_pairs(speed: ModelSpeed | None, count: int, sampling: str, max_new_tokens: int) -> Estimate | None:

@@ -66,33 +66,43 @@ def test_reward_model_scores_at_most_400_pairs():
     assert estimate_reward(SPEED, config, 30, 4000, 64) == estimate_reward(SPEED, config, 30, 400, 64)
 
 
-# A step of 4 responses: sampled in 1 s, scored in 0.08 s, read with log-probabilities by the policy and the reference in
-# 0.2 s, and forward and backward in 0.2 s.
-STEP = 1 + 0.08 + 0.2 + 0.2
+# A step of 4 responses: sampled in 1 s, read with log-probabilities by the policy and the reference in 0.2 s, and forward and
+# backward in 0.2 s. A reward model with an adapter scores them in 0.08 s.
+STEP, SCORE = 1 + 0.2 + 0.2, 0.08
 
 
 @pytest.mark.parametrize(
-    ("changes", "seconds"),
+    ("changes", "seconds", "scored"),
     [
-        ({"steps": 3}, 3 * STEP),
-        ({"steps": 3, "epochs": 2}, 3 * (STEP + 0.2)),
-        ({"steps": 3, "rollouts": 2}, 3 * 2 * STEP),
+        ({"steps": 3}, 3 * STEP, 3),
+        ({"steps": 3, "epochs": 2}, 3 * (STEP + 0.2), 3),
+        ({"steps": 3, "rollouts": 2}, 3 * 2 * STEP, 6),
         # values with a separate adapter: read before the updates, and forward and backward in them
-        ({"steps": 3, "value_trunk": "critic"}, 3 * (STEP + 0.08 + 0.16)),
-        ({"steps": 1, "ptx_coef": 1.0, "ptx_batch": 4}, STEP + 0.2),
+        ({"steps": 3, "value_trunk": "critic"}, 3 * (STEP + 0.08 + 0.16), 3),
+        ({"steps": 1, "ptx_coef": 1.0, "ptx_batch": 4}, STEP + 0.2, 1),
         # the samples on screen before step 1 and after 2, 4 and 5: four responses in 1 s, scored in 0.08 s
-        ({"steps": 5, "sample_count": 4, "sample_every": 2}, 5 * STEP + 4 * 1.08),
+        ({"steps": 5, "sample_count": 4, "sample_every": 2}, 5 * STEP + 4 * 1.08, 5),
         # a KL budget: each update measured 0.1 s; 128 responses, four at a time, in 32 s, scored in 2.56 s; after steps 2, 4
         # and 5 32 responses in 8 s, scored in 0.64 s, read by policy and reference in 1.6 s
         (
             {"steps": 5, "kl_budget": 4.0, "checkpoint_every": 2},
-            5 * (STEP + 0.1) + 32 + 2.56 + 3 * (8 + 0.64 + 1.6),
+            5 * (STEP + 0.1) + 32 + 2.56 + 3 * (8 + 1.6),
+            5 + 3 * 8,
         ),
     ],
 )
-def test_run(changes, seconds):
+def test_run(changes, seconds, scored):
+    """scored: how often a reward model with an adapter scores four responses."""
     config = PolicyConfig(**PLAIN | changes)
-    assert estimate_policy(SPEED, config) == pytest.approx((seconds, seconds))
+    assert estimate_policy(SPEED, config) == pytest.approx((seconds, seconds + scored * SCORE))
+
+
+def test_a_run_of_sft_that_measures_every_other_step():
+    """A step reads 4 texts, forward and backward, in 0.2 s; every other one also samples 4, and both models read them."""
+    plain = {"batch_size": 4, "sample_count": 0, "kl_budget": None}
+    config = PolicyConfig(algorithm="sft", label_batch=4, sample_every=2, steps=6, **plain)
+    low = 6 * (0.2 + 1.2 / 2)
+    assert estimate_policy(SPEED, config) == pytest.approx((low, low + 6 * SCORE / 2))
 
 
 def test_run_of_a_million_steps_is_estimated_at_once():
@@ -115,7 +125,7 @@ def test_pairs_and_completions():
 
 def test_what_a_stage_took_before_corrects_the_next_estimate():
     speed = replace(SPEED, stages={"ppo": [1.4, 1.5, 9.0], "reward model": [0.5]})
-    assert estimate_policy(speed, PolicyConfig(**PLAIN, steps=2)) == pytest.approx((3 * STEP, 3 * STEP))
+    assert estimate_policy(speed, PolicyConfig(**PLAIN, steps=2)) == pytest.approx((3 * STEP, 3 * (STEP + SCORE)))
     assert estimate_reward(speed, RewardConfig(epochs=0), 30, 0, 64) == pytest.approx((2.88, 2.88))
 
 

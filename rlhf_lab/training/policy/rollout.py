@@ -286,6 +286,13 @@ def reference_reader(policy: PolicyModel, scorer: Scorer) -> RewardModel | None:
     return None
 
 
+def scores_apart(policy: PolicyModel, scorer: Scorer | None, config: PolicyConfig) -> bool:
+    """Whether `score_responses` makes a forward pass that is for the scores alone."""
+    if isinstance(scorer, WeightedReward):
+        scorer = scorer.reward_model
+    return scorer is not None and (config.kl_estimator == "full" or reference_reader(policy, scorer) is None)
+
+
 def map_responses(
     backbone: Backbone,
     fn: Callable[[list[int], Batch], Tensor],
