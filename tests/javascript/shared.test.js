@@ -17,7 +17,8 @@ globalThis.document = {
 };
 const tabOf = (textContent) => ({ textContent });
 
-const { integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
+const { countAxis, integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
+const { ticks } = await import('../../rlhf_lab/ui/shared/plot.js');
 const { isMarked, wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
 const { cutWithinLine, shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
 const { annotatorName, currentTab, earlierName } = await import('../../rlhf_lab/ui/shared/session.js');
@@ -72,6 +73,20 @@ test('a scrolled text ends within a line', () => {
 
 test('short axes of steps have a tick at every integer', () => {
   assert.deepEqual([integerTick(0, 8), integerTick(3, 11), integerTick(0, 9)], [1, 1, null]);
+});
+
+test('an axis of counts begins at 0', () => {
+  assert.deepEqual(countAxis(120), { rangemode: 'tozero', dtick: null });
+  assert.deepEqual(countAxis(3), { rangemode: 'tozero', dtick: 1 });
+});
+
+test('ticks are round, and whole on an axis of whole numbers', () => {
+  assert.deepEqual(ticks([1, 2]), [1, 1.5, 2]);
+  assert.deepEqual(ticks([1, 2], 1), [1, 2]);
+  assert.deepEqual(ticks([0, 2.1], 1), [0, 1, 2]);
+  assert.deepEqual(ticks([1, 7], 1), [2, 4, 6]);
+  assert.deepEqual(ticks([0, 40], 1), [0, 10, 20, 30, 40]);
+  for (let last = 2; last < 300; last += 1) assert.ok(ticks([1, last], 1).every(Number.isInteger), String(last));
 });
 
 const TAB_BY_ADDRESS = {

@@ -77,7 +77,8 @@ export function histogram(label, values, range, marks, xTitle) {
     counts[Math.min(bins - 1, Math.max(0, Math.floor((value - range[0]) / width)))] += 1;
   }
   const bars = counts.map((y, i) => ({ x: range[0] + (i + 0.5) * width, y, width: width * 0.9, kind: 'accent' }));
-  return plot({ label, x: range, y: [0, Math.max(...counts) * 1.05], bars, marks, xTitle, yTitle: 'walks' });
+  const y = /** @type {[number, number]} */ ([0, Math.max(...counts) * 1.05]);
+  return plot({ label, x: range, y, bars, marks, xTitle, yTitle: 'walks', whole: 'y' });
 }
 
 // ---- tokens

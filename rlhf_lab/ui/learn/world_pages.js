@@ -428,6 +428,7 @@ const importance = {
         lines: [{ points, kind: 'accent' }],
         xTitle: 'walks, largest weight first',
         yTitle: 'weight',
+        whole: 'x',
       }),
     ];
   },

@@ -1,6 +1,6 @@
 // @ts-check
 // How good the reward models are: the accuracy of the shown one, the curve over their labels, and the list of all.
-import { integerTick } from '../shared/charts.js';
+import { countAxis } from '../shared/charts.js';
 import { tableHead } from '../shared/dom.js';
 import {
   formatAccuracy,
@@ -155,7 +155,6 @@ export function learningCurve(models, charts) {
 }
 
 function curveFigure(models, groups, colors) {
-  const counts = models.map((model) => model.labels);
   const lowest = Math.min(0.4, ...models.map((model) => model.low - 0.02));
   return {
     traces: groups.map((name, i) => {
@@ -165,7 +164,7 @@ function curveFigure(models, groups, colors) {
     layout: {
       xTitle: 'labels',
       yTitle: 'accuracy',
-      xaxis: { dtick: integerTick(Math.min(...counts), Math.max(...counts)) },
+      xaxis: countAxis(Math.max(...models.map((model) => model.labels))),
       yaxis: { range: [lowest, 1.02], tickformat: '.0%' },
     },
   };

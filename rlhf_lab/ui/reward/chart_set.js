@@ -1,6 +1,6 @@
 // @ts-check
 // The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
-import { drawChart, integerTick, onThemeChange, sizeObserver } from '../shared/charts.js';
+import { countAxis, drawChart, onThemeChange, sizeObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 
@@ -65,7 +65,7 @@ export const lossFigure = (losses, xTitle, height) => (colors) => ({
     xTitle,
     yTitle: 'loss',
     height,
-    xaxis: { dtick: integerTick(1, losses().length) },
+    xaxis: countAxis(losses().length),
     yaxis: { rangemode: 'tozero' },
   },
 });

@@ -1,5 +1,6 @@
 // @ts-check
 // Cards that show the report of one reward model, which never changes.
+import { countAxis } from '../shared/charts.js';
 import { promptView, textView } from '../shared/dom.js';
 import { formatDuration, formatPercent, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
@@ -9,6 +10,7 @@ import { lossFigure } from './chart_set.js';
 /** @typedef {import('../api_types').RewardReport} RewardReport */
 
 export const MIN_CALIBRATION_PAIRS = 30; // unseen pairs for a calibration curve
+const BINS = { start: -50, end: 50 }; // of the scores, in sd
 const DISAGREEMENTS_HINT =
   ' Each was predicted by a model that was not trained on it. They are either mistakes of the annotator or errors of ' +
   'the model. To see the annotators and ask again: Runs & data, Quality of the labels.';
@@ -37,14 +39,21 @@ function histogramFigure({ chosen_scores: chosen, rejected_scores: rejected }, c
     histfunc: 'sum',
     marker: { color },
     opacity: 0.6,
-    xbins: { start: -50, end: 50, size },
+    xbins: { ...BINS, size },
     autobinx: false,
     hovertemplate: `${name}: %{y} between %{x}<extra></extra>`,
   });
-  const texts = chosen.reduce((sum, [, count]) => sum + count, 0);
+  const tallest = (counts) => {
+    const bins = new Map();
+    for (const [score, texts] of counts) {
+      const bin = Math.floor((score - BINS.start) / size);
+      bins.set(bin, (bins.get(bin) ?? 0) + texts);
+    }
+    return Math.max(0, ...bins.values());
+  };
   return {
     traces: [trace(chosen, colors.left, 'preferred'), trace(rejected, colors.right, 'not preferred')],
-    layout: { xTitle: 'score (sd)', yTitle: 'texts', yaxis: { dtick: texts <= 12 ? 1 : null } },
+    layout: { xTitle: 'score (sd)', yTitle: 'texts', yaxis: countAxis(Math.max(tallest(chosen), tallest(rejected))) },
   };
 }
 

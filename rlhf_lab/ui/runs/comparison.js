@@ -1,6 +1,6 @@
 // @ts-check
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
-import { drawChart, integerTick } from '../shared/charts.js';
+import { countAxis, drawChart } from '../shared/charts.js';
 import { selectField, setOptions } from '../shared/dom.js';
 import { plotlyText } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
@@ -100,8 +100,7 @@ export class Comparison {
       marker: { size: 4, color: this.colorOf(run) },
     }));
     const lastStep = Math.max(0, ...traces.flatMap((trace) => trace.x));
-    const ticks = { dtick: integerTick(0, lastStep) };
-    this.plot('.plot.wide', traces, 'step', `${title}${unit ? ` (${unit})` : ''}`, metric, ticks);
+    this.plot('.plot.wide', traces, 'step', `${title}${unit ? ` (${unit})` : ''}`, metric, countAxis(lastStep));
   }
 
   /** @param {ComparedRun[]} runs @param {'score' | 'gold'} name */
@@ -130,10 +129,10 @@ export class Comparison {
     };
   }
 
-  plot(selector, traces, xTitle, yTitle, revision, ticks = {}) {
+  plot(selector, traces, xTitle, yTitle, revision, axis = {}) {
     const margin = { t: 8, r: 12, b: 40, l: 50 };
     drawChart(this.part(selector), traces, this.data, {
-      xTitle, yTitle, margin, uirevision: revision, xaxis: { automargin: true, ...ticks },
+      xTitle, yTitle, margin, uirevision: revision, xaxis: { automargin: true, ...axis },
     }); // prettier-ignore
   }
 

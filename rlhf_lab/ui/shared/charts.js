@@ -65,3 +65,5 @@ export const sizeObserver = new ResizeObserver((entries) => {
 });
 // The tick distance of an axis of integers: 1 on a short axis, else null (plotly's choice).
 export const integerTick = (from, to) => (to - from <= 8 ? 1 : null);
+// An axis of counts, such as steps or labels. It begins at 0, so that few points that are close together look close.
+export const countAxis = (last) => ({ rangemode: 'tozero', dtick: integerTick(0, last) });

@@ -14,11 +14,16 @@ const scale =
     from + ((value - low) / (high - low || 1)) * (to - from);
 const middle = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 
-/** Round numbers in a range, about TICKS of them. @param {[number, number]} range @returns {number[]} */
-export function ticks([low, high]) {
+/**
+ * Round numbers in a range, about TICKS of them.
+ * @param {[number, number]} range @param {number} least their smallest distance: 1 on an axis of whole numbers
+ * @returns {number[]}
+ */
+export function ticks([low, high], least = 0) {
   const rough = (high - low) / TICKS;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.99) ?? rough;
+  const round = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.99) ?? rough;
+  const step = Math.max(round, least);
   const first = Math.ceil(low / step - 1e-9);
   const count = Math.floor(high / step + 1e-9) - first + 1;
   return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12)));
@@ -34,12 +39,14 @@ export function rangeOf(values, margin = 0.06) {
 
 /**
  * A chart. lines: {points: [x, y][], kind}; dots: {x, y, kind}; bars: {x, y, width, kind, label}; marks: {x, kind}.
- * kind: accent, good, bad, warn or muted. label: the chart in words, for a screen reader.
+ * kind: accent, good, bad, warn or muted. label: the chart in words, for a screen reader. whole: the axes of whole
+ * numbers, 'x' or 'y'.
  * @param {{ label: string, x: [number, number], y: [number, number], xTitle?: string, yTitle?: string, lines?: any[],
- *   dots?: any[], bars?: any[], marks?: any[], hasXTicks?: boolean, height?: number }} chart
+ *   dots?: any[], bars?: any[], marks?: any[], hasXTicks?: boolean, height?: number, whole?: string }} chart
  */
 export function plot({ label, x, y, xTitle = '', yTitle = '', lines = [], dots = [], bars = [], marks = [], ...rest }) {
-  const { hasXTicks = true, height = HEIGHT } = rest;
+  const { hasXTicks = true, height = HEIGHT, whole = '' } = rest;
+  const ticksOf = (axis, range) => ticks(range, whole === axis ? 1 : 0);
   const bottom = height - (xTitle ? EDGE.bottom : EDGE.bottom / 2);
   const atX = scale(x, EDGE.left, WIDTH - EDGE.right);
   const atY = scale(y, bottom, EDGE.top);
@@ -48,8 +55,10 @@ export function plot({ label, x, y, xTitle = '', yTitle = '', lines = [], dots =
   return svg(
     'svg',
     { viewBox: `0 0 ${WIDTH} ${height}`, class: 'lab-chart', role: 'img', 'aria-label': label },
-    ...ticks(y).map((value) => text(formatNumber(value), EDGE.left - 6, atY(value) + 4, { 'text-anchor': 'end' })),
-    ...(hasXTicks ? ticks(x).map((value) => text(formatNumber(value), atX(value), bottom + 16)) : []),
+    ...ticksOf('y', y).map((value) =>
+      text(formatNumber(value), EDGE.left - 6, atY(value) + 4, { 'text-anchor': 'end' }),
+    ),
+    ...(hasXTicks ? ticksOf('x', x).map((value) => text(formatNumber(value), atX(value), bottom + 16)) : []),
     text(xTitle, middle([EDGE.left, WIDTH - EDGE.right]), height - 6),
     text(yTitle, -middle([EDGE.top, bottom]), 11, { transform: 'rotate(-90)' }),
     svg('line', { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: atY(zero), y2: atY(zero), class: 'axis' }),
@@ -116,5 +125,6 @@ export function stepChart(title, steps, values, kind, { marks = [], height = HEI
     dots: steps.length === 1 ? [{ x: steps[0], y: values[0], kind }] : [],
     marks: marks.map((x) => ({ x, kind: 'warn' })),
     height,
+    whole: 'x',
   });
 }
