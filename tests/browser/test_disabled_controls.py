@@ -144,7 +144,7 @@ def test_remaining_time_and_axis_titles_from_the_first_step_on(lab, idle_project
     expect(figures.filter(visible=True)).to_have_count(4)
     assert figures.evaluate_all(CHART_TEXTS) == [
         ["Score", "sd", "Score over the steps", "step %{x}"],
-        ["KL to the reference", "nats", "KL to the reference over the steps", "step %{x}"],
+        ["KL to the base", "nats", "KL to the base over the steps", "step %{x}"],
         ["Clip fraction", "share", "Clip fraction over the steps", "step %{x}"],
         ["Value loss", "", "Value loss over the steps", "step %{x}"],
     ]

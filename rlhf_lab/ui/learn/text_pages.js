@@ -120,8 +120,8 @@ const clipping = {
   text: [
     'PPO (proximal policy optimisation) uses old texts for several updates. Each token has its ratio w: how ' +
       'much likelier it is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
-    'PPO takes the smaller of w·A and the same with w held within 1 ± ε. A good token (A above 0) is pushed no more ' +
-      'above 1 + ε, a bad one below 1 − ε. The way back stays open.',
+    'PPO takes the smaller of w·A and the same with w held within 1 ± ε (the setting cliprange). A good token (A ' +
+      'above 0) is pushed no more above 1 + ε, a bad one below 1 − ε. The way back stays open.',
   ],
   question: 'Set ε so that few tokens, but some, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
@@ -231,11 +231,11 @@ const value = {
   text: [
     'The value function is trained to hit its target T: the advantage plus the old guess. The value loss is half the ' +
       'squared distance. If it falls, the guesses improve, and so do the advantages.',
-    'Like the policy it should not jump. A second loss holds the guess within a range ε of the old one. The larger ' +
-      'of the two counts: past ε a further step gains nothing.',
+    'Like the policy it should not jump. A second loss holds the guess within c (the setting cliprange_value) of the ' +
+      'old one. The larger of the two counts: past c a further step gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
-  formula: '½ max((V − T)², (clip(V, V_old ± ε) − T)²)',
+  formula: '½ max((V − T)², (clip(V, V_old ± c) − T)²)',
   core: 'core.policy_losses.clipped_value_loss',
   sliders(material) {
     const [low, high] = valueRange(material);
@@ -274,7 +274,7 @@ const value = {
     const { at, token, old, target } = worstValue(material);
     return [
       `Token ${at + 1}, “${shortToken(token)}”: old guess ${number(old)}, target ${number(target)}, ` +
-        `ε in this picture ${number(clipRange(material))}.`,
+        `c in this picture ${number(clipRange(material))}.`,
       `Plain loss ${number(plain)}, loss with the range ${number(clipped)}; the larger one counts.`,
     ];
   },

@@ -35,8 +35,8 @@ export function labelsBehind({ score, low, high, labels, ignores }, { removed, p
   const back = removed && labelRow(removed.label, putBackText(removed.votes.length), change.putBack);
   const { word } = about;
   const result = word
-    ? `“${word}” adds ${formatDifference(score, 2)} sd to the score by the instant reward model`
-    : `Score by the instant reward model: ${formatNumber(score, 2)} sd`;
+    ? `“${word}” adds ${formatDifference(score, 2)} to the score by the instant reward model, in its own sd`
+    : `Score by the instant reward model, in its own sd: ${formatNumber(score, 2)}`;
   const whole = actionButton('explain-all', 'Whole text', about.showText);
   return html`<section class="behind" aria-label="labels behind this score">
     <div class="lab-row">

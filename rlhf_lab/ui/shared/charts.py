@@ -18,7 +18,7 @@ class Curve(NamedTuple):
 #: The first four charts of a run are in view when Train opens.
 CURVES = (
     Curve("objective/scores", "Score", "sd", 0.5),
-    Curve("objective/kl", "KL to the reference", "nats", 1.0),
+    Curve("objective/kl", "KL to the base", "nats", 1.0),
     Curve("policy/clipfrac_avg", "Clip fraction", "share"),
     Curve("loss/value_avg", "Value loss", ""),
     Curve("objective/rlhf_reward", "Reward with KL", "sd"),

@@ -216,7 +216,7 @@ export class TokenView {
       <strong class="lab-text word">${word ? `“${word}”` : 'a space, or a part of a character'}</strong>
       <span class="muted">token ${i + 1} of ${row.tokens.length}</span>
       <span class="lab-badge">probability when sampled ${percent('old_logprob')}</span>
-      <span class="lab-badge">under the reference ${percent('ref_logprob')}</span>
+      <span class="lab-badge">under the base model ${percent('ref_logprob')}</span>
       <span class="lab-badge accent">after the step ${percent('logprob')}</span>
       ${row.clipped[i] && html`<span class="lab-badge warn" title=${CLIPPED_TITLE}>clipped after the step</span>`}
       ${this.isPinned && html`<span class="muted">fixed; click it again to release</span>`}

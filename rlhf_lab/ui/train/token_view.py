@@ -242,11 +242,11 @@ def _kl_equation(config: PolicyConfig) -> Equation:
         "k3": ("{kl} = exp({ref_logprob} − {old_logprob}) − 1 + {old_logprob} − {ref_logprob}", "exp(−d) − 1 + d"),
         "full": ("{kl}", "Σ π_old · (log π_old − log π_ref)"),
     }
-    about = "How much likelier the policy made this token than the reference does, in nats; below 0: less likely."
+    about = "How much likelier the policy made this token than the base model does, in nats; below 0: less likely."
     if config.kl_estimator != "k1":
-        about = "Estimate of the KL to the reference from this token, in nats."
+        about = "Estimate of the KL to the base model from this token, in nats."
     if config.kl_estimator == "full":
-        about = "KL to the reference at this token, over the whole vocabulary, in nats."
+        about = "KL to the base model at this token, over the whole vocabulary, in nats."
     return Equation("KL", *equations[config.kl_estimator], about)
 
 
@@ -307,7 +307,7 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
         loss_equation = Equation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
-            "After this step's updates. If the clipped term is larger, the token's gradient is zero.",
+            "After this step's updates; ε is the setting cliprange. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
     else:
         loss = config.spec.loss
