@@ -51,7 +51,7 @@ def test_the_values_are_those_of_the_newest_step(lab, db, run, open_page):
     page = open_stage(lab, open_page)
     values, step = page.locator(".lab-stage .values div"), page.locator(".lab-stage .figures h3")
     expect(step).to_have_text("Step 1")
-    expect(values).to_have_text(["Score0.25", "KL to the reference0.5", "Clip fraction0.13", "Value loss2"])
+    expect(values).to_have_text(["Score0.25", "KL to the base0.5", "Clip fraction0.13", "Value loss2"])
     term = values.first.locator("button")
     term.focus()
     add_step(db, run, 2, 1.5)
@@ -78,7 +78,7 @@ def test_a_closed_stage_gives_its_charts_back(lab, run, open_page):
     control(page, "stage-close").click()
     expect(page.locator(".lab-stage")).to_have_count(0)
     page.wait_for_function("window.purged.length > 0")
-    assert page.evaluate("window.purged") == ["Score over the steps", "KL to the reference over the steps"]
+    assert page.evaluate("window.purged") == ["Score over the steps", "KL to the base over the steps"]
 
 
 def test_the_stage_drops_the_run_of_another_project(lab, db, run, open_page):
@@ -89,6 +89,11 @@ def test_the_stage_drops_the_run_of_another_project(lab, db, run, open_page):
         expect(stage.locator(".state")).to_have_text("Which text is better? You decide")
         expect(stage.locator(".values div, .plots figure, .figures h3:not(:empty)")).to_have_count(0)
         assert "no-run" in stage.get_attribute("class")
+        present = stage.locator(".steps [aria-current=step]")
+        expect(present).to_have_text("People choose the better of two texts.10 more labels for a reward model")
+        expect(stage.locator(".steps li")).to_have_count(3)
+        for large in (present, stage.locator(".count").first):
+            assert large.evaluate("node => parseFloat(getComputedStyle(node).fontSize)") >= 28
 
 
 @pytest.mark.parametrize("size", [(1920, 1080), (1280, 800)])

@@ -12,7 +12,7 @@ import {
   unsavedText,
   withScreenFigures,
 } from '../../rlhf_lab/ui/header/figures.js';
-import { firstClause, shortestRow, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
+import { classSteps, shortestRow, stageCaption, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
 
 const STATUS = {
   project_created_at: 5,
@@ -130,11 +130,34 @@ test('the stage shows the sample with the shortest text of the base model', () =
   assert.equal(shortestRow([]), null);
 });
 
-test('captions on the stage end before their explanation', () => {
+test('captions on the stage end before their explanation, unless they warn', () => {
+  const caption = (level, message) => stageCaption({ level, message });
   assert.equal(
-    firstClause('Mean score 1.14 sd, now rising: the policy learns. It is good.'),
+    caption('good', 'Mean score 1.14 sd, now rising: the policy learns. It is good.'),
     'Mean score 1.14 sd, now rising',
   );
-  assert.equal(firstClause('Mean score 1.14 sd, now steady.'), 'Mean score 1.14 sd, now steady');
-  assert.equal(firstClause('1.6 % of tokens clipped'), '1.6 % of tokens clipped');
+  assert.equal(caption('info', 'Mean score 1.14 sd, now steady.'), 'Mean score 1.14 sd, now steady');
+  assert.equal(caption('good', '1.6 % of tokens clipped'), '1.6 % of tokens clipped');
+  const warning = 'Mean score 0.14 sd, now steady: no clear gain so far; label more pairs.';
+  assert.equal(caption('warn', warning), 'Mean score 0.14 sd, now steady: no clear gain so far');
+  assert.equal(
+    caption('alert', 'Since beta was set to 0.1 after step 7: mean KL 15.0: far from the base model; stop.'),
+    'Since beta was set to 0.1 after step 7: mean KL 15.0: far from the base model',
+  );
+});
+
+test('before the first run the stage says what the class does', () => {
+  const states = (status) => classSteps(status).map(({ state }) => state);
+  const guide = (present) => /** @type {any} */ ({ present, note: '4 more labels' });
+  const reward = /** @type {any} */ ({});
+  assert.deepEqual(states({ guide: guide('Label'), reward: null }), ['present', 'next', 'next']);
+  assert.deepEqual(states({ guide: guide('Label'), reward }), ['present', 'next', 'next']); // it may be guessing
+  assert.deepEqual(states({ guide: guide('Reward model'), reward: null }), ['done', 'present', 'next']);
+  assert.deepEqual(states({ guide: guide('Train'), reward }), ['done', 'done', 'present']);
+  assert.deepEqual(states({ guide: null, reward: null }), ['present', 'next', 'next']); // the guide is hidden
+  assert.deepEqual(states({ guide: null, reward }), ['done', 'done', 'present']);
+  assert.deepEqual(
+    classSteps({ guide: guide('Label'), reward: null }).map(({ note }) => note),
+    ['4 more labels', '', ''],
+  );
 });

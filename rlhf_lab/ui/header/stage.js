@@ -1,7 +1,7 @@
 // @ts-check
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText } from './figures.js';
-import { firstClause, shortestRow, stateText } from './stage_texts.js';
+import { classSteps, shortestRow, stageCaption, stateText } from './stage_texts.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
@@ -37,6 +37,7 @@ export class Stage {
     this.status = status;
     this.state = html`<h2 class="state"></h2>`;
     this.counts = html`<div class="counts" aria-live="off"></div>`;
+    this.steps = html`<ol class="steps"></ol>`; // before the first run
     this.plots = html`<div class="plots"></div>`;
     this.at = html`<h3></h3>`; // the step of the values
     this.values = html`<dl class="values"></dl>`;
@@ -45,7 +46,6 @@ export class Stage {
     this.band = html`<div class="band"></div>`; // of a recording
     // Its own, because `ifChanged` remembers what was answered.
     this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
-    this.isKnown = false; // whether there is a run
     this.replay = /** @type {import('../train/replay.js').Replay | null} */ (null); // on screen
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
@@ -55,7 +55,7 @@ export class Stage {
     this.dialog = openDialog(
       'stage',
       html`${this.band}${this.state}${buttons}${this.plots}
-        <div class="figures">${this.counts}<div>${this.at}${this.values}</div></div>
+        <div class="figures">${this.counts}${this.steps}<div>${this.at}${this.values}</div></div>
         ${this.texts}${this.invitation}`,
     );
     this.dialog.classList.add('no-run');
@@ -99,7 +99,6 @@ export class Stage {
     const { state, elsewhere } = await source.points({ run: null, ...this.known });
     if (!this.dialog.isConnected || currentReplay() !== this.replay) return; // closed in the meantime
     if (elsewhere) this.forgetRun(); // the open project has no run
-    this.isKnown = true;
     if (state) this.apply(state);
     this.dialog.classList.toggle('no-run', !this.run);
     if (!this.run) this.state.textContent = stateText(null, null, this.status().reward);
@@ -130,15 +129,26 @@ export class Stage {
 
   drawCounts() {
     const status = this.status();
-    const news = this.isKnown && this.run === null ? (status.guide?.note ?? '') : this.brake;
-    const texts = [labelsText(status), accuracyText(status), news];
-    texts.forEach((text, i) => {
+    this.drawSteps(classSteps(status));
+    [labelsText(status), accuracyText(status), this.brake].forEach((text, i) => {
       const shown = this.counts.children[i];
       if (shown?.textContent === text) return;
       const count = html`<p class="count">${text}</p>`; // a new element shows the change
       if (shown) shown.replaceWith(count);
       else this.counts.append(count);
     });
+  }
+
+  /** @param {ReturnType<typeof classSteps>} steps */
+  drawSteps(steps) {
+    const key = JSON.stringify(steps);
+    if (this.steps.dataset.key === key) return;
+    this.steps.dataset.key = key;
+    const item = ({ text, note, state }) =>
+      html`<li class=${state} aria-current=${state === 'present' && 'step'}>
+        ${text}${note && html`<b>${note}</b>`}
+      </li>`;
+    this.steps.replaceChildren(...steps.map(item));
   }
 
   /** @param {FeedReply} reply */
@@ -171,7 +181,7 @@ export class Stage {
     if (points.length) metric.value.textContent = formatNumber(points.at(-1)[1], 2);
     metric.chart?.addPoints(points, reply.reset);
     const verdict = reply.verdicts[curve.metric];
-    if (verdict) metric.chart?.showVerdict(verdict.level, firstClause(verdict.message));
+    if (verdict) metric.chart?.showVerdict(verdict.level, stageCaption(verdict));
   }
 }
 

@@ -25,5 +25,31 @@ export function shortestRow(rows) {
   return rows.reduce((best, row) => (best && length(best) <= length(row) ? best : row), null);
 }
 
-// A caption up to its first explanation.
-export const firstClause = (text) => text.split(/[:.](?: |$)/)[0];
+/**
+ * A caption up to its first explanation; of a warning also the explanation, without advice.
+ * @param {{ level: string, message: string }} verdict
+ */
+export function stageCaption({ level, message }) {
+  const [since] = message.match(/^(Since [^:]+: )?/); // a change of a setting
+  const end = ['warn', 'alert'].includes(level) ? /[;.](?: |$)/ : /[:;.](?: |$)/;
+  return since + message.slice(since.length).split(end)[0];
+}
+
+const CLASS_STEPS = [
+  'People choose the better of two texts.',
+  'A reward model learns from their choices.',
+  'The language model learns to write what it likes.',
+];
+
+/**
+ * What a class does before its first run: steps {text, note, state}, of which one is present.
+ * @param {Pick<import('../api_types').HeaderStatus, 'guide' | 'reward'>} status
+ */
+export function classSteps({ guide, reward }) {
+  const present = { Label: 0, 'Reward model': 1 }[guide?.present] ?? (guide || reward ? 2 : 0);
+  return CLASS_STEPS.map((text, i) => ({
+    text,
+    note: i === present ? (guide?.note ?? '') : '',
+    state: i < present ? 'done' : i === present ? 'present' : 'next',
+  }));
+}
