@@ -90,6 +90,36 @@ def test_the_charts_are_loaded_again_after_a_failure(page):
     assert page.evaluate(code) == ["The charts could not be loaded.", 1]
 
 
+def test_what_is_off_the_page_for_a_moment_is_updated_again(page):
+    """An element that is attached after its first poll, and one that was moved; one that is removed is forgotten."""
+    code = """async () => {
+      const { poll } = await import('/shared/poll.js');
+      const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+      const seen = [];
+      const node = document.createElement('p');
+      node.textContent = 'x';
+      const until = async (count) => { for (let i = 0; i < 400 && seen.length < count; i += 1) await pause(5); };
+      poll(node, async () => seen.push(1), 10);
+      const whileAbsent = seen.length;
+      await pause(30);
+      document.body.append(node);
+      await until(2);
+      node.remove();
+      await pause(30);
+      document.body.append(node);
+      const beforeMove = seen.length;
+      await until(beforeMove + 2);
+      const wasUpdated = [beforeMove >= 2, seen.length >= beforeMove + 2];
+      node.remove();
+      await pause(1000);
+      document.body.append(node);
+      const atEnd = seen.length;
+      await pause(100);
+      return [whileAbsent, ...wasUpdated, seen.length === atEnd];
+    }"""
+    assert page.evaluate(code) == [0, True, True, True]
+
+
 RECORDING = """const frame = (step) => ({ run: { step }, seconds: 0.01 });
 const recording = {
   title: 'a run', recorded_at: 1796040000, model: 'm', algorithm: 'ppo', frames: [1, 2, 4].map(frame),

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { axisRanges, changeMarkers, lineMode } from '../../rlhf_lab/ui/train/chart_layout.js';
-import { scoreBadge, stepText } from '../../rlhf_lab/ui/train/sample_texts.js';
+import { activityText, droppedText, scoreBadge, stepText } from '../../rlhf_lab/ui/train/sample_texts.js';
 import {
   fieldProperties,
   keepEdits,
@@ -79,6 +79,26 @@ test('a score with its change since the base', () => {
       ['0.4 (−0.1)', 'bad'],
     ],
   );
+});
+
+test('the time of an activity says what takes it', () => {
+  assert.equal(activityText('paused', 'Paused. Then resume.', 14), 'Paused. Then resume. (paused for 14 s)');
+  assert.equal(
+    activityText('queued', 'Waits until run 3 has ended.', 75),
+    'Waits until run 3 has ended. (waiting for 1 min 15 s)',
+  );
+  assert.equal(activityText('running', 'Scoring 128 texts …', 3), 'Scoring 128 texts … (3 s so far)');
+  assert.equal(activityText('done', 'Finished.', null), 'Finished.');
+  assert.equal(activityText('running', '', 3), '');
+});
+
+test('Stop asks about a step that takes long', () => {
+  const run = /** @type {any} */ ({ status: 'running', step: 3, total_steps: 13 });
+  const text = 'Stop does not wait for step 4, which takes about 1 min 30 s. Resume would begin that step again.';
+  assert.equal(droppedText({ run, eta_s: 900 }), text);
+  assert.equal(droppedText({ run, eta_s: 49 }), '');
+  assert.equal(droppedText({ run, eta_s: null }), '');
+  assert.equal(droppedText({ run: { ...run, status: 'paused' }, eta_s: 900 }), '');
 });
 
 test('the step of the samples', () => {

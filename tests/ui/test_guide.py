@@ -134,6 +134,21 @@ def test_a_run_is_watched_then_compared(ctx, status, step, expected):
     assert shown(ctx) == expected
 
 
+def test_a_run_that_does_not_train_is_not_said_to_be_watched(ctx):
+    add_model(ctx)
+    run = add_run(ctx, RunStatus.RUNNING, 7)
+    hints = {}
+    for status in (RunStatus.RUNNING, RunStatus.QUEUED, RunStatus.PAUSED):
+        with ctx.db.write() as conn:
+            update_run(conn, run.id, status=status)
+        hints[status] = [guide(ctx)["hint"], guide(ctx, Role.VIEWER, "")["hint"]]
+    assert hints == {
+        RunStatus.RUNNING: ["Watch the curves, and how the samples change."] * 2,
+        RunStatus.QUEUED: ["The line above its curves says what it waits for."] * 2,
+        RunStatus.PAUSED: ["Press Resume when it may go on.", "It waits until the operator resumes it."],
+    }
+
+
 def test_a_labeller_who_opens_train_is_not_asked_for_labels_while_a_run_trains(ctx):
     add_model(ctx)
     run = add_run(ctx, RunStatus.RUNNING, 7)
@@ -214,7 +229,7 @@ def every_state(ctx):
 def test_the_guide_names_only_buttons_that_its_visitor_has(ctx):
     """Those of the tabs; "Join" is that of the header. The button Start names the algorithm of the form, any of ALGORITHMS."""
     has = {
-        (Role.OPERATOR, False): {"Start", "Train now", "Start a blind test", "End the test"},
+        (Role.OPERATOR, False): {"Start", "Resume", "Train now", "Start a blind test", "End the test"},
         (Role.LABELLER, True): {"Start", "Train now"},
         (Role.LABELLER, False): set(),
         (Role.VIEWER, False): set(),

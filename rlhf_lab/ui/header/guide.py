@@ -161,18 +161,16 @@ def guide_view(
     the run, if there is one."""
     has_all_steps = role is Role.OPERATOR or (is_demo and role is Role.LABELLER)
     remaining = progress.test.remaining(annotator) if progress.test else 0
+    watching = _watching(progress.runs, is_operator=role is Role.OPERATOR)
     if has_all_steps:
-        action = _training_action(progress, remaining)
+        action = watching or _training_action(progress, remaining)
         if action is None and role is Role.OPERATOR:
             action = _comparison_action(progress, remaining)
         action = action or (_judging(remaining) if remaining else _labelling(progress))
     elif role is Role.LABELLER:
-        watching = _watching(progress.runs) if tab == "train" else None
-        action = watching or (_judging(remaining) if remaining else _labelling(progress))
+        action = (watching if tab == "train" else None) or (_judging(remaining) if remaining else _labelling(progress))
     else:
-        action = _watching(progress.runs) or NextAction(
-            Step.LABEL, "to label, join the lab", "Join", "Use the button below."
-        )
+        action = watching or NextAction(Step.LABEL, "to label, join the lab", "Join", "Use the button below.")
     own_steps = STEPS[Role.OPERATOR if has_all_steps else role]
     steps = tuple(step for step in Step if step in own_steps or step is action.step)
     reached = {
@@ -201,21 +199,26 @@ def _judging(remaining: int) -> NextAction:
     return NextAction(Step.COMPARE, note, "Judge them", "Choose the better text in the blind test below.")
 
 
-def _watching(project_runs: tuple[Run, ...]) -> NextAction | None:
-    """The newest run that trains or waits."""
+def _watching(project_runs: tuple[Run, ...], *, is_operator: bool) -> NextAction | None:
+    """The newest run that trains, is paused or waits, and what it needs."""
     active = [run for run in project_runs if run.status in ACTIVE_RUN_STATUSES]
     if not active:
         return None
     run = next((run for run in active if run.status is RunStatus.RUNNING), active[0])
     status = "" if run.status is RunStatus.RUNNING else f" is {run.status},"
     note = f"run {run.id}{status} step {run.step} of {run.total_steps}"
-    return NextAction(Step.TRAIN, note, "Watch the run", "Watch the curves, and how the samples change.")
+    hints = {
+        RunStatus.RUNNING: "Watch the curves, and how the samples change.",
+        RunStatus.QUEUED: "The line above its curves says what it waits for.",
+        RunStatus.PAUSED: "Press Resume when it may go on."
+        if is_operator
+        else "It waits until the operator resumes it.",
+    }
+    return NextAction(Step.TRAIN, note, "Watch the run", hints[run.status])
 
 
 def _training_action(progress: ProjectProgress, remaining: int) -> NextAction | None:
     """What leads to a run; None if there is one to compare. remaining: pairs of a check of the reward model."""
-    if watching := _watching(progress.runs):
-        return watching
     has_run = any(run.step > 0 for run in progress.runs)
     if (not progress.has_model or progress.is_guessing) and not has_run:
         return _reward_model_action(progress)

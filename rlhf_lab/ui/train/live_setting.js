@@ -57,11 +57,11 @@ export class LiveSetting {
     this.shownText = settingText(run[name], isAutomatic ? inUse[name] : null);
     if (document.activeElement !== input && !this.isDirty) input.value = this.shownText;
     automatic.hidden = !isByHand;
-    setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'automatic' : '';
+    setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'set by the run' : '';
     setBy.title = isByHand
       ? `${name} keeps this value until you set another one or choose Automatic.`
-      : `The run adapts ${name}; the field shows its value at the newest step. A value that you set is no longer ` +
-        'adapted.';
+      : `The run adapts ${name} at every step; the field shows its value at the newest one. A value that you set is ` +
+        'no longer adapted.';
   }
 }
 

@@ -19,7 +19,10 @@ const SPEEDS = [1, 4, 16]; // 1: as long as the run took
 const FIRST_SECONDS = 30; // the first speed is the lowest that takes no longer
 const MIN_FRAME_MS = 60;
 const POLL_MS = 1500;
-const [PAUSE, PLAY] = ['❚❚ Pause', '▶ Play'];
+const [PAUSE, PLAY] = [
+  ['❚❚', 'Pause'],
+  ['▶', 'Play'],
+];
 
 let count = 0;
 let current = /** @type {Replay | null} */ (null); // of this page
@@ -36,7 +39,7 @@ export function closeReplay() {
 }
 
 /** Play a run under Train. @param {number | null} run its id; null: the recording that every lab has */
-async function openReplay(run) {
+export async function openReplay(run) {
   const replay = new Replay(await share.replay({ run }));
   closeReplay();
   publish(replay);
@@ -177,7 +180,7 @@ export class ReplayBand {
     this.known = {}; // of the lab's own run
     const { title, recorded_at: at, model, algorithm } = replay.recording;
     const day = new Date(1000 * at).toLocaleDateString('en-GB', { day: 'numeric', month: 'long', year: 'numeric' });
-    this.playButton = actionButton('replay-play', PLAY, () => this.toggle());
+    this.playButton = actionButton('replay-play', '', () => this.toggle());
     this.slider = html`<input
       type="range" min="0" max=${replay.lastFrame} step="1" aria-label="step of the recording" data-do="replay-step"
       oninput=${(event) => replay.goTo(Number(event.target.value))}
@@ -186,20 +189,20 @@ export class ReplayBand {
     this.live = html`<p class="lab-row live" role="status" hidden></p>`;
     this.node = html`<section class="lab-replay" aria-label="recording" tabindex="-1">
       <p class="lab-row">
-        <strong>Recording of ${day}: nothing is being trained.</strong>
+        <strong>Recording<span class="wide"> of ${day}</span>: nothing is being trained.</strong>
         <span class="of">${title} · ${algorithm.toUpperCase()} · ${model}</span>
       </p>
       <div class="lab-row" role="group" aria-label="playback">
         ${this.playButton} ${actionButton('replay-back', '◀ Step back', () => this.stepBack())}
         ${this.slider}${this.position} ${this.speedField()}
-        ${actionButton('replay-close', 'End recording', closeReplay)}
+        ${actionButton('replay-close', ['End', html`<span class="wide"> recording</span>`], closeReplay)}
       </div>
       ${this.live}
     </section>`;
     this.listener = () => this.draw();
     window.addEventListener(REPLAY, this.listener);
     this.draw();
-    queueMicrotask(() => poll(this.node, () => this.lookForLiveRun(), POLL_MS)); // then it is on the page
+    poll(this.node, () => this.lookForLiveRun(), POLL_MS);
   }
 
   speedField() {
@@ -228,9 +231,12 @@ export class ReplayBand {
     const text = `step ${replay.step} of ${replay.recording.feed.run.total_steps}`;
     slider.value = replay.at;
     slider.setAttribute('aria-valuetext', text);
-    position.textContent = text;
+    position.replaceChildren(html`<span class="wide">step </span>`, text.slice('step '.length));
     position.dataset.step = replay.step;
-    this.playButton.textContent = replay.timer === null ? PLAY : PAUSE;
+    const [sign, word] = replay.timer === null ? PLAY : PAUSE;
+    if (this.playButton.ariaLabel === word) return; // a new text would lose a click
+    this.playButton.ariaLabel = word;
+    this.playButton.replaceChildren(sign, html`<span class="wide"> ${word}</span>`);
   }
 
   async lookForLiveRun() {

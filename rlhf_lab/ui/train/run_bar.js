@@ -1,18 +1,20 @@
 // @ts-check
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
-import { actionButton, optionList, selectField } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, optionList, selectField, showOutcome } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
 import { LiveSetting } from './live_setting.js';
-import { replayButton } from './replay.js';
+import { openReplay, replayButton } from './replay.js';
+import { droppedText } from './sample_texts.js';
 
 /** @typedef {import('../api_types').FeedReply} FeedReply */
 /** @typedef {import('../api_types').StaticState} StaticState */
 
 export const ACTIVE = ['queued', 'running', 'paused'];
+const RECORDED = 'recorded'; // in the list of runs: the recording that every lab has
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
 
 export class RunBar {
@@ -41,9 +43,14 @@ export class RunBar {
     this.buttons = {
       pause: this.button('pause', 'Pause'),
       resume: this.button('resume', 'Resume', 'lab-main'),
-      stop: this.button('stop', 'Stop', 'danger'),
+      stop: actionButton('stop', 'Stop', () => this.askToStop(), 'small danger'),
     };
-    const pick = ({ target }) => onPick(Number(target.value));
+    this.question = html`<div class="question"></div>`;
+    const pick = ({ target }) => {
+      if (target.value !== RECORDED) return onPick(Number(target.value));
+      target.value = this.state.run.id; // until the recording is there, and when it has ended
+      return showOutcome(this.error, openReplay(null));
+    };
     this.picker = selectField('pick', 'run', pick, [], null, { class: 'lab-input picker' });
     this.replay = replayButton(() => this.state.run.id, 'Replay');
     this.error = html`<p class="lab-notice bad" role="alert" hidden data-do="error"></p>`;
@@ -68,7 +75,7 @@ export class RunBar {
         </span>
         ${this.replay} ${operatorOnly(pause, resume, stop)}
       </div>
-      ${this.error}${this.brake}
+      ${this.question}${this.error}${this.brake}
     </div>`;
   }
 
@@ -111,6 +118,18 @@ export class RunBar {
     this.onControl();
   }
 
+  askToStop() {
+    const text = droppedText(this.state);
+    const stop = () => this.send({ action: 'stop' });
+    if (!text) {
+      stop();
+      return;
+    }
+    const close = () => this.question.replaceChildren();
+    this.question.replaceChildren(deleteConfirmation(text, 'stop', {}, stop, close, 'Stop now'));
+    this.question.querySelector('button').focus();
+  }
+
   drawButtons() {
     const { pause, resume, stop } = this.buttons;
     const { run, pending_changes: pending } = this.state;
@@ -122,6 +141,7 @@ export class RunBar {
     pause.disabled = this.isSending || pending.includes('pause') || pending.includes('stop');
     resume.disabled = this.isSending || pending.includes('resume');
     stop.disabled = this.isSending || pending.includes('stop');
+    if (stop.hidden || stop.disabled) this.question.replaceChildren();
     this.part('.settings').hidden = run.status === 'done';
     this.part('[data-asked]').textContent = pending.length ? `requested: ${pending.join(', ')}` : '';
   }
@@ -170,6 +190,7 @@ export class RunBar {
     const { run } = this.state;
     this.picker.replaceChildren(
       ...optionList(fixed.runs.map(([id, name, status]) => [id, `${id} · ${name} (${status})`])),
+      ...optionList([[RECORDED, 'Watch a recorded run …']]),
     );
     this.reward.replaceChildren(...optionList(fixed.reward_models));
     this.rewardRow.hidden = fixed.reward_models.length < 2 || run.reward_model === null;

@@ -1,8 +1,31 @@
 // @ts-check
-// Texts beside the samples of a run.
-import { formatDifference, formatNumber } from '../shared/format.js';
+// Texts of a run beside its curves: what happens now, and its samples.
+import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 
+const LONG_STEP_S = 5; // Stop asks before it drops such a step
 const MIN_CHANGE = 0.05; // of a score; smaller ones have no colour
+
+/**
+ * What happens now, and for how long.
+ * @param {string} status of the run @param {string} text @param {number | null} seconds null: the time does not matter
+ */
+export function activityText(status, text, seconds) {
+  if (!text || seconds === null) return text;
+  const duration = formatDuration(seconds);
+  const time = { paused: `paused for ${duration}`, queued: `waiting for ${duration}` }[status];
+  return `${text} (${time ?? `${duration} so far`})`;
+}
+
+/**
+ * What Stop would drop, as a question; '' if that is nothing much.
+ * @param {Pick<import('../api_types').FeedReply, 'run' | 'eta_s'>} state
+ */
+export function droppedText({ run, eta_s: eta }) {
+  const seconds = (eta ?? 0) / Math.max(1, run.total_steps - run.step);
+  if (run.status !== 'running' || seconds < LONG_STEP_S) return '';
+  const step = `step ${run.step + 1}, which takes about ${formatDuration(seconds)}`;
+  return `Stop does not wait for ${step}. Resume would begin that step again.`;
+}
 
 /** @param {number | null} step */
 export function stepText(step) {

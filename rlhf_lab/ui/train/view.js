@@ -4,14 +4,13 @@
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
 import { actionButton } from '../shared/dom.js';
-import { formatDuration } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { getItem, openTab, operatorOnly, setItem, WANTED_RUN, WANTED_TEXT } from '../shared/session.js';
 import { Curves } from './curves.js';
 import { closeReplay, currentReplay, REPLAY, ReplayBand, replayButton } from './replay.js';
 import { ACTIVE, RunBar } from './run_bar.js';
-import { nearest } from './sample_texts.js';
+import { activityText, nearest } from './sample_texts.js';
 import { SampleViewer } from './sample_viewer.js';
 import { TokenView } from './token_view.js';
 
@@ -51,10 +50,6 @@ class TrainScreen {
     window.addEventListener('lab-run', () => this.takeWanted());
     window.addEventListener(REPLAY, () => this.useReplay());
     onThemeChange(() => this.parts?.curves.restyle());
-    const clock = setInterval(() => {
-      if (document.body.contains(this.root)) this.drawActivity();
-      else clearInterval(clock);
-    }, 1000);
     this.pollNow = poll(this.root, () => this.update(), 1000);
     this.takeWanted();
   }
@@ -118,7 +113,13 @@ class TrainScreen {
       this.drawEmpty(elsewhere);
       return;
     }
-    if (state) this.apply(state);
+    try {
+      if (state) this.apply(state);
+    } catch (error) {
+      this.forget(); // otherwise the lab would only send what has changed since
+      throw error;
+    }
+    this.drawActivity();
     this.parts.samples.load();
     this.tokenView.load();
   }
@@ -141,7 +142,6 @@ class TrainScreen {
       text: reply.status_text,
       startedAt: reply.elapsed_s === null ? null : performance.now() - 1000 * reply.elapsed_s,
     };
-    this.drawActivity();
     if (curves.draw(reply, this.static)) Object.assign(this.known, { epoch: null, revision: null });
     samples.addSteps(epoch, reply.sample_steps, reply.reset);
     if (this.wantedToken?.run === this.run.id) this.showToken(this.wantedToken);
@@ -199,10 +199,11 @@ class TrainScreen {
     if (!this.parts || !this.activity) return;
     const { text, startedAt } = this.activity;
     const { activity } = this.parts;
-    const time = startedAt === null ? '' : ` (for ${formatDuration((performance.now() - startedAt) / 1000)})`;
+    const { status } = this.run;
+    const shown = activityText(status, text, startedAt === null ? null : (performance.now() - startedAt) / 1000);
     activity.hidden = !text;
-    activity.classList.toggle('bad', this.run.status === 'failed');
-    if (activity.textContent !== `${text}${time}`) activity.textContent = `${text}${time}`;
+    activity.classList.toggle('bad', status === 'failed');
+    if (activity.textContent !== shown) activity.textContent = shown;
   }
 
   /** @param {RunElsewhere[]} elsewhere */
