@@ -1,7 +1,9 @@
 """Policy runs, and the events (controls, changed settings) that people and the engine record for them."""
 
+import threading
 import time
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
@@ -56,13 +58,32 @@ def get_run(db: Database, run_id: int, *, made_elsewhere: bool = False) -> Run:
     return run
 
 
+_LOCK = threading.Lock()
+#: For each database and project, its runs as they were read last.
+_KNOWN: "WeakKeyDictionary[Database, dict[int | None, dict[int, Run]]]" = WeakKeyDictionary()
+MAX_READ_BY_ID = 100
+
+
 def runs(db: Database, project_id: int | None = None, *, made_elsewhere: bool = False) -> list[Run]:
-    """The runs of one project, or of all (None), newest first. made_elsewhere: also those of which there are only metrics."""
-    query = select(t.runs).order_by(t.runs.c.id.desc())
-    if project_id is not None:
-        query = query.where(t.runs.c.project_id == project_id)
-    found = [Run(**row._mapping) for row in db.fetch(query)]
-    return [run for run in found if made_elsewhere or not run.outside_file]
+    """The runs of one project, or of all (None), newest first. made_elsewhere: also those of which there are only metrics.
+
+    Every open page asks each second, and few runs have changed since: only those are read as a whole.
+    """
+    r = t.runs.c
+    of_project = [] if project_id is None else [r.project_id == project_id]
+    stamps = db.fetch(select(r.id, r.updated_at).where(*of_project).order_by(r.id.desc()))
+    changed_at = {row.id: row.updated_at for row in stamps}
+    with _LOCK:
+        found = {
+            i: run for i, run in _KNOWN.get(db, {}).get(project_id, {}).items() if changed_at.get(i) == run.updated_at
+        }
+    if missing := [i for i in changed_at if i not in found]:
+        chosen = [r.id.in_(missing)] if len(missing) <= MAX_READ_BY_ID else of_project
+        found |= {row.id: Run(**row._mapping) for row in db.fetch(select(t.runs).where(*chosen))}
+    with _LOCK:
+        _KNOWN.setdefault(db, {})[project_id] = found
+    listed = [found[i] for i in changed_at if i in found]  # one may have been deleted in between
+    return [run for run in listed if made_elsewhere or not run.outside_file]
 
 
 def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = "") -> None:

@@ -121,7 +121,9 @@ def test_visitors_start_runs_in_a_queue_and_a_reset_removes_them(lab, open_page)
         for name in ("Cy", "Dee"):  # one address brings at most half of the runs of an early reset
             run = create_run(db, 1, 1, name, config={}, manifest={VISITOR_RUN: True}, total_steps=1)
             with db.write() as conn:
-                conn.exec_driver_sql(f"UPDATE runs SET step = 1, status = 'done' WHERE id = {run.id}")
+                conn.exec_driver_sql(
+                    f"UPDATE runs SET step = 1, status = 'done', updated_at = updated_at + 1 WHERE id = {run.id}"
+                )
         job = begin_run(db, 2)  # makes a reset due
         expect_text(bob, "demo-notice", "The demo is reset when all work in progress has ended.")
         third = post_start(cy, lab, limits | {"steps": 2})

@@ -60,6 +60,18 @@ def test_a_run_from_queue_to_end(db: Database, project: Project, make_run: Calla
     assert runs.runs(db, project.id + 1) == []
 
 
+def test_only_runs_that_have_changed_are_read_again(db: Database, project: Project, make_run: Callable) -> None:
+    first, second, third = make_run("first"), make_run("second"), make_run("third")
+    before = runs.runs(db, project.id)
+    runs.rename_run(db, second.id, "renamed")
+    runs.delete_run(db, third.id)
+    after = runs.runs(db, project.id)
+    assert [(run.id, run.name) for run in after] == [(second.id, "renamed"), (first.id, "first")]
+    assert after[1] is before[2]
+    assert runs.runs(db, project.id)[0] is after[0]
+    assert [run.name for run in runs.runs(db)] == ["renamed", "first"]
+
+
 def test_an_unknown_run_is_named(db: Database) -> None:
     for action in (
         lambda: runs.get_run(db, 7),

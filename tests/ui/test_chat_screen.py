@@ -162,12 +162,15 @@ def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as
     jobs = answered(ctx, screen)
     for name in ("Bob", ""):
         act_as(name)
-        assert NOT_YOURS in screen.answers({"jobs": jobs, "annotator": "Ann"})["error"]
+        for answer in screen.answers({"jobs": jobs, "annotator": "Ann"}):
+            assert NOT_YOURS in answer["error"]
+            assert (answer["status"], answer["is_waiting"], answer["text"]) == ("failed", False, "")
     act_as("Bob")
-    for request in (screen.stop_answers, screen.forget, screen.make_pair):
+    for request in (screen.stop_answers, screen.make_pair):
         assert NOT_YOURS in request({"jobs": jobs, "annotator": "Ann"})["error"]
-    assert NOT_YOURS in ask(screen, forget=jobs)["error"]
-    assert screen.answers({"jobs": jobs}) == screen.answers({"jobs": [9999]})
+    assert screen.forget({"jobs": jobs, "annotator": "Ann"}) is None  # Ann's are kept: see below
+    assert len(ask(screen, forget=jobs)) == 2
+    assert screen.answers({"jobs": jobs}) == screen.answers({"jobs": [9998, 9999]})
     act_as("")
     for request in (screen.ask, screen.make_pair, screen.stop_answers, screen.forget):
         assert "join code" in request({"jobs": jobs})["error"]
@@ -228,6 +231,15 @@ def test_answers_are_deleted_with_the_next_message_on_request_and_when_they_are_
     assert unfinished in [job.id for job in queue.jobs(ctx.db, kinds=[JobKind.CHAT])]
     assert old not in [job.id for job in queue.jobs(ctx.db, kinds=[JobKind.CHAT])]
     assert queue.get_job(ctx.db, other.id).status is JobStatus.CANCELLED
+
+
+def test_a_conversation_goes_on_after_its_answers_were_deleted(ctx, screen):
+    """As an hour after the last message, or if the reply to a message was lost, which is then sent again."""
+    jobs = answered(ctx, screen)
+    queue.remove_old_chats(ctx.db, -1)
+    assert [answer["status"] for answer in screen.answers({"jobs": jobs})] == ["failed", "failed"]
+    assert len(ask(screen, forget=jobs)) == 2
+    assert screen.forget({"jobs": jobs}) is None
 
 
 def test_two_answers_become_the_next_pair_and_their_label_is_trained_on(ctx, screen):

@@ -78,9 +78,10 @@ def test_the_requester_reads_their_texts_and_nobody_else_does(ctx, screen, act_a
     assert screen.completions({"jobs": job_ids})["columns"][0]["texts"] == ["Ann's text"]
     for name in ("Bob", "operator", ""):
         act_as(name)
-        reply = screen.completions({"jobs": job_ids, "annotator": "Ann"})
-        assert set(reply) == {"error"}
-        assert NOT_YOURS in reply["error"]
+        (column,) = screen.completions({"jobs": job_ids, "annotator": "Ann"})["columns"]
+        assert set(column) == {"is_waiting", "error"}
+        assert not column["is_waiting"]
+        assert NOT_YOURS in column["error"]
 
 
 def test_a_missing_job_and_another_persons_job_get_the_same_answer(screen, act_as):
@@ -119,7 +120,7 @@ def test_blind_test_texts_are_neither_read_nor_cancelled_by_job_number(ctx, scre
     for name in ("operator", "Ann", ""):
         act_as(name)
         for job_id in (test.first_job, test.second_job):
-            assert NOT_YOURS in screen.completions({"jobs": [job_id]})["error"]
+            assert NOT_YOURS in screen.completions({"jobs": [job_id]})["columns"][0]["error"]
             assert (NOT_YOURS if name else "only view this lab") in screen.cancel({"jobs": [job_id]})["error"]
     assert queue.get_job(ctx.db, test.second_job).status is JobStatus.QUEUED
 
@@ -129,7 +130,7 @@ def test_jobs_without_a_requester_are_nobodys(ctx, screen, act_as):
     job = queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {"prompts": ["p"], "checkpoint": "base"})
     for name in ("operator", "Ann", ""):
         act_as(name)
-        assert NOT_YOURS in screen.completions({"jobs": [job.id]})["error"]
+        assert NOT_YOURS in screen.completions({"jobs": [job.id]})["columns"][0]["error"]
 
 
 def test_an_explanation_is_read_by_its_requester_alone(ctx, calls, act_as):
@@ -139,7 +140,10 @@ def test_an_explanation_is_read_by_its_requester_alone(ctx, calls, act_as):
     assert screen.explanation({"job": job_id}) == {"is_waiting": True, "running": False}
     for name in ("Bob", "operator", ""):
         act_as(name)
-        assert NOT_YOURS in screen.explanation({"job": job_id, "annotator": "Ann"})["error"]
+        reply = screen.explanation({"job": job_id, "annotator": "Ann"})
+        assert set(reply) == {"is_waiting", "failure"}
+        assert not reply["is_waiting"]
+        assert NOT_YOURS in reply["failure"]
     assert screen.explanation({"job": job_id}) == screen.explanation({"job": 9999})
 
 

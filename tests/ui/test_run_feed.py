@@ -1,5 +1,6 @@
 """The feed of a run, polled once a second: every point is sent exactly once."""
 
+import itertools
 import json
 import math
 import socket
@@ -325,10 +326,27 @@ def test_a_page_that_fell_behind_is_sent_a_bounded_number_of_points_of_a_curve(c
     run, feed, page = a_run(ctx, steps=300), new_feed(ctx), {"query": {}}
     step(ctx, run, 1)
     follow(page, feed.poll(page["query"]))
-    for at in range(2, 53):
+    for at in range(2, 52):
         step(ctx, run, at)
-    points = feed.poll(page["query"])["points"][SCORE]
-    assert (len(points), points[0][0], points[-1][0]) == (50, 3, 52)
+    reply = feed.poll(page["query"])
+    assert not reply["reset"]
+    assert [at for at, *_ in reply["points"][SCORE]] == list(range(2, 52))
+    step(ctx, run, 52)
+    reply = feed.poll(page["query"])
+    steps = [at for at, *_ in follow(page, reply)["curves"][SCORE]]
+    assert reply["reset"]
+    assert (steps[0], steps[-1]) == (1, 52)
+    assert len(steps) <= 50
+    assert max(later - at for at, later in itertools.pairwise(steps)) <= 4  # thinned evenly, without a gap
+
+
+def test_a_paused_run_can_be_switched_to_a_reward_model_that_is_trained_meanwhile(ctx):
+    run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    follow(page, feed.poll(page["query"]))
+    newer = reward_model(ctx)
+    listed = feed.poll(page["query"])["static"]["reward_models"]
+    assert [model for model, _ in listed] == [newer.id, run.reward_model_id]
 
 
 def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):

@@ -27,7 +27,13 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.shared.api import Api, DecimalNumber, FieldError, LongText, Payload
-from rlhf_lab.ui.shared.generation_requests import MAX_TOKENS, SamplingPayload, own_job, submit_short_jobs
+from rlhf_lab.ui.shared.generation_requests import (
+    MAX_TOKENS,
+    LostJobError,
+    SamplingPayload,
+    own_job,
+    submit_short_jobs,
+)
 from rlhf_lab.ui.shared.voting import check_may_hold
 from rlhf_lab.ui.shared.widgets import widget
 
@@ -144,9 +150,8 @@ def is_single_message(prompt: str) -> bool:
 
 @api.read(AnswersPayload)
 def answers(ctx: Context, query: AnswersPayload) -> list[Answer]:
-    jobs = own_answers(ctx, query.jobs, ctx.annotator_or_empty(query.annotator))
-    stop_ids = stop_token_ids(ctx.project.model)
-    return [answer_view(job, stop_ids) for job in jobs]
+    annotator, stop_ids = ctx.annotator_or_empty(query.annotator), stop_token_ids(ctx.project.model)
+    return [answer_or_loss(ctx, job_id, annotator, stop_ids) for job_id in query.jobs[:MAX_ANSWERS]]
 
 
 @api.action(AskPayload, limit=ENGINE)
@@ -170,13 +175,30 @@ def stop_answers(ctx: Context, payload: AnswersPayload) -> None:
 
 @api.action(AnswersPayload, limit=ENGINE)
 def forget(ctx: Context, payload: AnswersPayload) -> None:
-    jobs = own_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))
-    queue.remove_chats(ctx.db, [job.id for job in jobs])
+    forget_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))
 
 
 def own_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> list[Job]:
     """The jobs of answers that this person asked for. Raises LabError if one of them is not."""
     return [own_job(ctx, job_id, JobKind.CHAT, annotator) for job_id in job_ids[:MAX_ANSWERS]]
+
+
+def forget_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> None:
+    """Delete those of these answers that this person asked for; old ones are deleted already."""
+    for job_id in job_ids[:MAX_ANSWERS]:
+        with contextlib.suppress(LostJobError):
+            queue.remove_chats(ctx.db, [own_job(ctx, job_id, JobKind.CHAT, annotator).id])
+
+
+def answer_or_loss(ctx: Context, job_id: int, annotator: str, stop_ids: Collection[int]) -> Answer:
+    """This person's answer. One that is lost has failed, so that the page does not wait for it."""
+    try:
+        return answer_view(own_job(ctx, job_id, JobKind.CHAT, annotator), stop_ids)
+    except LostJobError as error:
+        return {
+            "status": JobStatus.FAILED, "is_waiting": False, "text": "", "tokens": 0, "cut": None, "turns_left_out": 0,
+            "note": "", "error": str(error),
+        }  # fmt: skip
 
 
 def run_steps(ctx: Context, run_id: int | None) -> RunSteps:
@@ -197,8 +219,7 @@ def submit_chat(ctx: Context, payload: AskPayload, annotator: str) -> list[Job]:
         raise FieldError(
             "message", f"The conversation has more than {MAX_CHAT_CHARS:,} characters. Start a new conversation."
         )
-    previous_jobs = own_answers(ctx, payload.forget, annotator)
-    queue.remove_chats(ctx.db, [job.id for job in previous_jobs])
+    forget_answers(ctx, payload.forget, annotator)
     common = {
         "chat": turns, "seed": payload.seed, "temperature": payload.temperature, "top_p": payload.top_p,
         "max_new_tokens": payload.max_new_tokens, REQUESTER_KEY: annotator,

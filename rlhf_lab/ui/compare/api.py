@@ -34,6 +34,7 @@ from rlhf_lab.ui.shared.generation_requests import (
     MAX_SAMPLES,
     MAX_TEXTS_PER_COLUMN,
     MAX_TOKENS,
+    LostJobError,
     SamplingPayload,
     TextColumn,
     column_view,
@@ -145,11 +146,14 @@ def options(ctx: Context, query: ColumnsQuery) -> CompareOptions:
 
 @api.read(JobsQuery)
 def completions(ctx: Context, query: JobsQuery) -> TextColumns:
-    jobs, stop_ids = (
-        own_jobs(ctx, query.jobs, ctx.annotator_or_empty(query.annotator)),
-        stop_token_ids(ctx.project.model),
-    )
-    return {"columns": [column_view(job, query.judge, stop_ids) for job in jobs]}
+    annotator, stop_ids = ctx.annotator_or_empty(query.annotator), stop_token_ids(ctx.project.model)
+    columns = list[TextColumn]()
+    for job_id in query.jobs[:MAX_COLUMNS]:
+        try:
+            columns.append(column_view(own_job(ctx, job_id, JobKind.COMPLETE, annotator), query.judge, stop_ids))
+        except LostJobError as error:
+            columns.append({"is_waiting": False, "error": str(error)})
+    return {"columns": columns}
 
 
 @api.read(EstimateQuery)

@@ -28,7 +28,7 @@ from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.crowd import sees_comparisons
 from rlhf_lab.ui.shared.forms import SEND_VALUES, Form, SettingsQuery, parse_settings
-from rlhf_lab.ui.shared.generation_requests import own_job
+from rlhf_lab.ui.shared.generation_requests import LostJobError, own_job
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.widgets import widget
 
@@ -181,7 +181,11 @@ def estimates(ctx: Context, query: SettingsQuery) -> dict[str, str]:
 
 @api.read(JobQuery)
 def explanation(ctx: Context, query: JobQuery) -> Explanation:
-    return explanation_view(ctx, own_job(ctx, query.job, JobKind.EXPLAIN, ctx.annotator_or_empty(query.annotator)))
+    try:
+        job = own_job(ctx, query.job, JobKind.EXPLAIN, ctx.annotator_or_empty(query.annotator))
+    except LostJobError as error:
+        return {"is_waiting": False, "failure": str(error)}
+    return explanation_view(ctx, job)
 
 
 @api.action(TrainReward, role=Role.OPERATOR)

@@ -2,7 +2,7 @@
 
 The curves of a run are cached and extended, so that a poll takes as long at step 10,000 as at step 10, for any number of pages.
 The `epoch` identifies one uninterrupted history: it changes when steps were rolled back (a resume from an older checkpoint), and
-pages are then sent everything again ("reset").
+pages are then sent everything again ("reset"). So are pages that fell behind, such as those of a computer that slept.
 """
 
 import math
@@ -28,7 +28,7 @@ from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.live_runs import answers_version
 from rlhf_lab.store.projects import projects
-from rlhf_lab.store.reward_model_list import list_reward_models
+from rlhf_lab.store.reward_model_list import ListedRewardModel, list_reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
 from rlhf_lab.store.runs import events, runs
 from rlhf_lab.ui.context import Context
@@ -176,6 +176,10 @@ class CurveCache:
         then.last_step = step
         return then
 
+    def must_reset(self, epoch: str | None, after_step: int) -> bool:
+        """Whether a page that knows the points up to a step of an epoch gets all again."""
+        return epoch != self.epoch or self.last_step - after_step > MAX_POINTS
+
     def points_since(self, after_step: int, *, full: bool) -> dict[str, list[JsonPoint]]:
         """The points of the charts: all, downsampled, or those after a step."""
         points_by_metric = {}
@@ -201,6 +205,7 @@ class _RunStatus:
     job: Job | None
     engine: EngineStatus
     brake: BrakeView | None
+    models: list[ListedRewardModel]
 
     def revision(self) -> str:
         """Changes whenever a page would show something else."""
@@ -215,6 +220,7 @@ class _RunStatus:
                 engine.state,
                 engine.row and engine.row.id,
                 self.brake,
+                [model.id for model in self.models],
                 len(self.project_runs),
                 max((other.updated_at for other in self.project_runs if other.id != run.id), default=0),
             ]
@@ -283,19 +289,20 @@ class RunFeed:
                 event for event in view.events if event.applied_step is not None and event.applied_step <= step
             ]
             run_then = replace(run, step=step, status=RunStatus.RUNNING if step < run.step else run.status)
-            status = _RunStatus(RunView(run_then, events_then), [], None, engine, None)
+            status = _RunStatus(RunView(run_then, events_then), [], None, engine, None, [])
             states[step] = _live_state(status, cache.until(step)) | {"status_text": ""}
         return states
 
     def _reply(self, query: FeedQuery, run: Run, project_runs: list[Run]) -> FeedReply | UnchangedFeed:
         db, view = self.ctx.db, RunView.load(self.ctx.db, run)
-        status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db), self._brake(run))
+        job, models = run_control.open_job(db, run.id), list_reward_models(db, run.project_id)
+        status = _RunStatus(view, project_runs, job, engine_state(db), self._brake(run), models)
         revision = status.revision()
         if query.revision == revision:
             return {"unchanged": True}
         with self._lock:
             cache, snapshot = self._refreshed(status, revision)
-            started_at, reset = snapshot.started_at, query.epoch != cache.epoch
+            started_at, reset = snapshot.started_at, cache.must_reset(query.epoch, query.after_step)
             reply: FeedReply = {
                 **snapshot.live,
                 "revision": revision,
@@ -337,7 +344,7 @@ class RunFeed:
         db, view, run = self.ctx.db, status.view, status.view.run
         reward_model_id = run_summary.current_reward_model_id(view)
         listed_runs = run_summary.newest_rows(status.project_runs, MAX_LISTED, run.id)
-        models = run_summary.newest_rows(list_reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
+        models = run_summary.newest_rows(status.models, MAX_MODELS, reward_model_id)
         terms = read_terms(run.manifest.get(TERMS_KEY) or [])
         reward_terms = [(f"objective/reward/{term.label}", term.weight) for term in terms]
         drawn = {*CHART_METRICS, *(metric for metric, _ in reward_terms)}

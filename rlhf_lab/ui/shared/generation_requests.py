@@ -133,17 +133,25 @@ def check_model(ctx: Context, model: str, *, with_step: bool = False) -> None:
     raise LabError("The open project does not have this model (any more). Reload the page and choose again.")
 
 
+class LostJobError(LabError):
+    """A job that does not exist (any more), or belongs to somebody else: with the same words."""
+
+    def __init__(self) -> None:
+        super().__init__("This request does not exist or belongs to somebody else. Reload the page and try again.")
+
+
 def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     """A job of this kind that this person requested.
 
-    Raises LabError for every other number, with one message: it does not reveal which jobs exist.
+    Raises LostJobError for every other number: it does not reveal which jobs exist. A page that waits for a result is told so as
+    for a job that failed, because it may have been deleted meanwhile, with its project or with an old chat.
     """
     try:
         job = queue.get_job(ctx.db, job_id)
     except NotFoundError:
         job = None
     if job is None or job.kind is not kind or not requester or job.payload.get(REQUESTER_KEY) != requester:
-        raise LabError("This request does not exist or belongs to somebody else. Reload the page and try again.")
+        raise LostJobError
     return job
 
 
