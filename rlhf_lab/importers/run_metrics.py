@@ -114,7 +114,8 @@ def _collect(path: Path, digest: str, rows: RowStream, updates_per_step: int) ->
             )
     if not measured:
         raise DataError(f"{path.name} has no numbers beside the steps, so there is nothing to show.")
-    names = {name: our for name in measured if (our := _our_name(name)) == name or our not in measured}
+    ours = Counter(map(_our_name, measured))
+    names = {name: our for name in measured if (our := _our_name(name)) not in measured and ours[our] == 1}
     named = {step: {names.get(name, name): value for name, value in steps[step].items()} for step in sorted(steps)}
     ignored = tuple(sorted(name for name, number in texts.items() if number and name not in measured))
     text_count = sum(texts[name] for name in measured)

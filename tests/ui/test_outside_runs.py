@@ -255,3 +255,9 @@ def test_a_table_of_weights_and_biases_has_the_steps_and_names_of_the_training(t
     assert read_metrics(write(tmp_path, "t.csv", table)).steps == {
         10: {"lr": 0.1, "objective/kl": 1.0}, 20: {"lr": 0.2, "objective/kl": 2.0},
     }  # fmt: skip
+
+
+def test_two_columns_of_one_metric_keep_their_names(tmp_path):
+    table = "step,learning_rate,train/learning_rate,train/loss\n1,0.1,0.2,3\n"
+    expected = {"learning_rate": 0.1, "train/learning_rate": 0.2, "loss": 3.0}
+    assert read_metrics(write(tmp_path, "t.csv", table)).steps == {1: expected}
