@@ -43,12 +43,14 @@ from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store.label_snapshots import labels_with_gold, snapshot_labels
 from rlhf_lab.store.projects import count_pairs, get_project
-from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.reward_models import add_reward_model, latest_reward_model
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
+from rlhf_lab.store.runs import runs
 from rlhf_lab.training.reward.report import RewardReport
 from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
+JOB_KEY = "job"  # in a report: the id of the job that trained the reward model, as a text: it is none of the figures
 MAX_LOSS_POINTS = 300
 UNMEASURED_SAMPLING_SHARE = 0.3  # fraction of a reward model's job spent on sampling, if the machine's speed is unknown
 
@@ -105,15 +107,21 @@ def reward_job(
 ) -> dict[str, object]:
     """Train the reward model of a TRAIN_REWARD job, and queue the run that is to follow, if any.
 
-    Result: the reward model's id and accuracy. Only the main process stores anything.
+    Result: the reward model's id and accuracy. Only the main process stores anything. A job that is repeated, because its engine
+    ended in between, adds neither the reward model nor the run again.
     """
     assert job.project_id is not None
     project, request = get_project(model_cache.db, job.project_id), RewardRequest.from_payload(job.payload)
     if not model_cache.distributed.is_main_process:
         fit_reward_model(model_cache, project, request)
         return {}
-    row = train_reward_model(model_cache, project, request, report_progress=report_progress, on_progress=on_progress)
-    if run := job.payload.get(THEN_RUN):
+    row = latest_reward_model(model_cache.db, project.id)
+    if row is None or row.report.get(JOB_KEY) != str(job.id):
+        row = train_reward_model(
+            model_cache, project, request, report_progress=report_progress, on_progress=on_progress, job_id=job.id
+        )
+    has_run = any(run.reward_model_id == row.id for run in runs(model_cache.db, project.id))
+    if (run := job.payload.get(THEN_RUN)) and not has_run:
         config = PolicyConfig.from_dict(run["config"])
         start_run(model_cache.db, model_cache.home, project.id, config, row.id, name=run["name"])
     return {"reward_model_id": row.id, "accuracy": row.report["accuracy"], "note": row.report["note"]}
@@ -126,8 +134,9 @@ def train_reward_model(
     *,
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
+    job_id: int | None = None,
 ) -> RewardModelRow:
-    """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`."""
+    """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for its report."""
     _, adapters = model_cache.load_project(project)
     start_time = time.monotonic()
     try:
@@ -149,6 +158,8 @@ def train_reward_model(
                 ),
             }
         )
+        if job_id is not None:
+            report |= {JOB_KEY: str(job_id)}
         if request.annotators or request.weights:
             report |= {"annotators": request.annotators, "weights": request.weights or {}}
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
@@ -157,6 +168,7 @@ def train_reward_model(
     _record_reward_time(model_cache, project, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
+        report_progress(JobProgress(1.0, 0.0, {}))  # raises if the job was cancelled while the files were written
         row = add_reward_model(
             model_cache.db, project.id, name, config=config, report=report, snapshot=fitted.label_snapshot
         )

@@ -10,16 +10,17 @@ from support_worker import REWARD
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
-from rlhf_lab.engine import distributed_launch
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.engine import distributed_launch, job_handlers
 from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
-from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.kernels.compile import describe
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.reward_models import latest_reward_model, reward_models
-from rlhf_lab.store.runs import add_event, events, get_run, pending_events
+from rlhf_lab.store.runs import add_event, events, get_run, pending_events, runs
 from rlhf_lab.training.policy import trainer
 
 
@@ -223,6 +224,45 @@ def test_a_reward_training_is_cancelled_in_any_stage(lab, monkeypatch):
         assert reward_models(lab.db, lab.project.id) == before
     cancel_at = 0
     assert lab.train_reward(**config).status is JobStatus.DONE
+
+
+def test_a_reward_training_that_is_cancelled_while_its_files_are_written_stores_nothing(lab, monkeypatch):
+    before, save = reward_models(lab.db, lab.project.id), job_handlers._save_reward_model
+    folders = sorted((lab.folder / "reward_models").iterdir())
+
+    def cancelled(*args):
+        retraining.cancel_training(lab.db, lab.project.id)
+        return save(*args)
+
+    monkeypatch.setattr(job_handlers, "_save_reward_model", cancelled)
+    assert lab.train_reward().status is JobStatus.CANCELLED
+    assert reward_models(lab.db, lab.project.id) == before
+    assert sorted((lab.folder / "reward_models").iterdir()) == folders
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_reward_training_whose_engine_ends_before_its_result_is_stored_is_not_repeated(lab, monkeypatch):
+    def killed(*_):
+        raise Killed
+
+    count = len(reward_models(lab.db, lab.project.id))
+    then_run = {"config": PolicyConfig().to_dict(), "name": "then"}
+    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD, then_run=then_run)
+    with monkeypatch.context() as change:
+        change.setattr(run_control.engine_process, "ensure_engine", lambda *_: None)
+        change.setattr(queue, "finish", killed)
+        with pytest.raises(Killed):
+            lab.do(job)
+        queue.requeue(lab.db, job.id)
+        change.undo()
+        change.setattr(run_control.engine_process, "ensure_engine", lambda *_: None)
+        lab.next_engine()
+        assert lab.do(job).status is JobStatus.DONE
+    assert len(reward_models(lab.db, lab.project.id)) == count + 1
+    assert [run.name for run in runs(lab.db, lab.project.id)] == ["then"]
 
 
 def test_reward_training_is_requeued_when_the_engine_exits(lab):
