@@ -306,9 +306,11 @@ class PolicyRun:
             return
         if self.should_exit():
             raise RunStopped(RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
+        start_time = time.monotonic()
         self.run_short_job()
         self._handle_stop_and_pause()
         self._polled_at = time.monotonic()
+        self.trainer.state.interrupted_s += self._polled_at - start_time
 
     def _apply_controls(self) -> None:
         """Between steps, replay the events recorded for this step, then apply the pending ones."""
