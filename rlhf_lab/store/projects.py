@@ -146,10 +146,10 @@ def set_answer_settings(db: Database, project_id: int, max_new_tokens: int, syst
 
     Raises StoreError if there is no such project.
     """
-    _update_project(db, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
     completions = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
     completions = completions.where(t.prompts.c.project_id == project_id)
     with db.write() as conn:
+        _update_in(conn, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
         conn.execute(delete(t.features).where(t.features.c.completion_id.in_(completions)))
 
 
@@ -165,8 +165,12 @@ def replace_unlabelled_pairs(db: Database, project_id: int) -> int:
 
 def _update_project(db: Database, project_id: int, **values: Any) -> None:
     with db.write() as conn:
-        if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
-            raise no_such_project(project_id)
+        _update_in(conn, project_id, **values)
+
+
+def _update_in(conn: Connection, project_id: int, **values: Any) -> None:
+    if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
+        raise no_such_project(project_id)
 
 
 def no_such_project(project_id: int) -> StoreError:
