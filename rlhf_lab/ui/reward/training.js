@@ -79,7 +79,9 @@ function visitorBar(state, nextText, trainAsVisitor) {
 export function trainingCard(charts, losses) {
   const label = 'loss of the training in progress, by update';
   return html`<div class="lab-card training" data-do="training">
-    <div class="lab-row"><h2></h2><span class="muted lab-grow"><span role="status"></span><span class="left"></span></span></div>
+    <div class="lab-row">
+      <h2></h2><span class="muted lab-grow"><span role="status"></span><span class="left"></span></span>
+    </div>
     ${progressBar('training of the reward model', 0)}
     <p class="muted note"></p>
     <p class="muted">${LOSS_HINT}</p>
