@@ -22,7 +22,16 @@ from sqlalchemy import (
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
 from rlhf_lab.common.program_names import lab_command
-from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.common.records import (
+    DEFAULT_MAX_NEW_TOKENS,
+    NO_CHAT_SETTINGS,
+    ChatSettings,
+    Completion,
+    NewCompletion,
+    Pair,
+    Project,
+    Prompt,
+)
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StoreError
 from rlhf_lab.store import tables as t
@@ -68,10 +77,13 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
     chat: ChatSettings = NO_CHAT_SETTINGS,
     *,
     opens: bool = True,
+    temperature: float = 1.0,
+    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+    labelling: LabellingConfig | None = None,
 ) -> Project:
     """Create a project. prompts: (text, split), where split is "train" or "eval".
 
-    opens: whether it becomes the current project; the first one of a home always does.
+    opens: whether it becomes the current project; the first one of a home always does. labelling: None for the defaults.
 
     Of equal texts only the first is stored, because a prompt in both splits would leak evaluation data into training.
     """
@@ -84,6 +96,8 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
         "created_at": time.time(),
         "system_prompt": chat.system_prompt,
         "template_arguments": dict(chat.template_arguments),
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
     }
     splits: dict[str, str] = {}
     for text, split in prompts:
@@ -95,6 +109,8 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
         rows = [{"project_id": project_id, "text": text, "split": split} for text, split in splits.items()]
         if rows:
             conn.execute(insert(t.prompts), rows)
+        if labelling is not None:
+            conn.execute(insert(t.labelling).values(project_id=project_id, settings=labelling.to_dict()))
     return Project(id=project_id, **values)
 
 
