@@ -45,6 +45,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.training.evaluation import mean, sample_responses, sequence_kl
 
@@ -120,13 +121,13 @@ def run_arm(
     measurement = Measurement(judge, base, eval_prompts, args.every)
     first = min(labels, FIRST_LABELS) if is_live else labels
     sample_pairs(model_cache, project, PairRequest(first))
-    label_with_judge(db, project.id, judge, first, seed=seed)
+    label_with_judge(db, project.id, judge, first, noise=args.noise, seed=seed)
     steps, reward_model_id, manifest = args.steps, None, {"judge": args.judge}
     if is_live:
         steps = args.steps + labels - first if args.more_steps else args.steps
         while add_missing_features(model_cache, project.id):
             pass
-        manifest |= {JUDGE_KEY: {"every": 1, "noise": 0.0, "at_most": labels - first}}
+        manifest |= {JUDGE_KEY: {"every": 1, "noise": args.noise, "at_most": labels - first}}
     else:
         request = RewardRequest(RewardConfig(seed=seed), Source.SIMULATED)
         reward_model_id = train_reward_model(model_cache, project, request).id
@@ -141,16 +142,28 @@ def run_arm(
     measurement.run = run = PolicyRun(model_cache, row.id, report_progress=measurement.on_progress)
     run.execute()
     risen = next((step for step, _, gold in measurement.points if gold >= RISE), None)
+    beta, budget = (
+        [point[1] for point in metric_series(db, row.id, [name])[name]]
+        for name in ("objective/kl_coef", "live/kl_budget")
+    )
     result = {
         "arm": arm, "labels": labels, "seed": seed, "gold": measurement.points[-1][2], "KL": measurement.points[-1][1],
         "steps to +0.5": risen, "seconds to +0.5": None if risen is None else round(measurement.seconds[risen], 1),
         "points": measurement.points, "seconds": round(measurement.seconds[-1], 1), "steps": run.trainer.steps_done,
+        "beta": beta, "budget": budget,
     } | {f"gold at KL {kl:g}": gold_at(measurement.points, kl) for kl in COMPARED_KLS}  # fmt: skip
     log(
         f"seed {seed} {arm:<6} {labels} labels  "
         + " ".join(f"{s}:{kl:.1f}:{gold:+.2f}" for s, kl, gold in measurement.points)
+        + f"  beta {min(beta):.2f} to {max(beta):.2f}, within ten steps by a factor of {largest_swing(beta):.1f}"
     )
     return result
+
+
+def largest_swing(values: Sequence[float], steps: int = 10) -> float:
+    """The largest ratio of two values within so many steps."""
+    windows = [values[i : i + steps] for i in range(max(1, len(values) - steps + 1))]
+    return max(max(window) / min(window) for window in windows)
 
 
 def measure_base(
@@ -188,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--judge", default="cheerful")
+    parser.add_argument("--noise", type=float, default=0.0, help="of the judge, in sd; 100: its labels are coin flips")
     parser.add_argument("--algorithm", default="ppo")
     parser.add_argument("--arms", nargs="+", default=["live", "first"])
     parser.add_argument("--labels", type=int, nargs="+", default=[20, 40, 60])

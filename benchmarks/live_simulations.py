@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.common.enums import Opponent
-from rlhf_lab.common.stats import hit
-from rlhf_lab.core.evidence_budget import evidence_budget
+from rlhf_lab.common.stats import hit, wilson_interval
+from rlhf_lab.core.evidence_budget import SMALLEST_SHARE, evidence_budget
 from rlhf_lab.core.preference_fit import (
-    DualFit,
     Float64,
     PreferenceTargets,
     choose_ridge,
     fit_dual,
     held_out_scores,
-    score_variance,
 )
 from rlhf_lab.core.sequential_test import (
     BETS,
@@ -187,7 +185,9 @@ def brake_forecasts(runs: int) -> list[Row]:
 
 WIDTH, FULL, LABELS = 200, 4.0, 60
 LABELS_PER_FIT, STEPS_PER_LABEL, STEP_SHARE = 2, 5, 1 / 40  # STEP_SHARE: of the full budget, KL(old || new) of a step
-SHOWN_LABELS = (12, 20, 40, 60)
+FIRST_LABELS = 6  # with which a live run may start
+SHOWN_LABELS = (12, 60)
+BEFORE, IN_USE = "2 pseudo-labels (before)", "6 pseudo-labels (in use)"
 
 
 class World(NamedTuple):
@@ -201,13 +201,13 @@ class World(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a rule may use. wins, blind: answers about the base that the policy won, and all of them."""
+    """What a rule may use. accuracy: of held-out labels; new: labels since the fit before; previous: what the rule allowed then,
+    0 at first."""
 
     labels: int
     accuracy: float
-    reliability: float
-    wins: int
-    blind: int
+    new: int
+    previous: float
 
 
 WORLDS = (
@@ -216,34 +216,51 @@ WORLDS = (
 )  # fmt: skip
 
 
-def score_reliability(gram: Float64, fit: DualFit, products: Float64, square_norms: Float64) -> float:
-    """The expected share of the variance of true score differences that the head's differences explain, in [0, 1].
+def by_accuracy(accuracy: float) -> float:
+    """The budget by r² for r = sin(π (accuracy - 1/2)), as in `evidence_budget`."""
+    return FULL * max(SMALLEST_SHARE, math.sin(math.pi * max(0.0, accuracy - 0.5)) ** 2)
 
-    gram: (N, N), fit: of N labels. products: (N, M), differences of the labels (chosen - rejected) times M differences of texts,
-    such as pairs of reference texts; square_norms: (M,), of these. With the head's differences s and their posterior variances v
-    it is mean(s²) / (mean(s²) + mean(v)): the reliability of classical test theory (Lord & Novick 1968, section 3.4). 0 if all
-    texts are equal.
 
-    It rises as labels determine the head; labels that contradict each other lower it. On average it is 0.03 to 0.15 below the
-    squared correlation of the head's scores with the true ones, if the prior of the fit is right.
-    """
-    signal = float(np.mean((products.T @ fit.coefficients) ** 2))
-    total = signal + float(score_variance(gram, fit, products, square_norms).mean())
-    return signal / total if total > 0 else 0.0
+def pseudo(known: Known, count: int = 2) -> float:
+    """By the accuracy with so many pseudo-labels, half of them right."""
+    return by_accuracy((known.accuracy * known.labels + count / 2) / (known.labels + count))
+
+
+def wilson(known: Known, z: float) -> float:
+    """By the lower end of the Wilson interval."""
+    return by_accuracy(wilson_interval(known.accuracy * known.labels, known.labels, z)[0])
+
+
+def beta(known: Known, probability: float) -> float:
+    """By a quantile of the posterior of the accuracy, with a uniform prior."""
+    grid = np.linspace(0, 1, 2001)[1:-1]
+    right = known.accuracy * known.labels
+    logs = right * np.log(grid) + (known.labels - right) * np.log1p(-grid)
+    mass = np.exp(logs - logs.max()).cumsum()
+    return by_accuracy(float(grid[np.searchsorted(mass, probability * mass[-1])]))
+
+
+def limited(rule: Callable[[Known], float], rise: float, fall: float = math.inf) -> Callable[[Known], float]:
+    """A rule that at most doubles in `rise` labels, from a tenth of the full budget on, and halves in `fall`."""
+
+    def limit(known: Known) -> float:
+        low = known.previous * 0.5 ** (known.new / fall) if math.isfinite(fall) else 0.0
+        return max(low, min(rule(known), (known.previous or FULL / 10) * 2 ** (known.new / rise)))
+
+    return limit
 
 
 BUDGETS: dict[str, Callable[[Known], float]] = {
-    "fixed": lambda _: FULL,
+    BEFORE: pseudo,
+    IN_USE: lambda known: evidence_budget(FULL, known.accuracy * known.labels, known.labels),
+    "10 pseudo-labels": lambda known: pseudo(known, 10),
+    "Beta, 25 %": lambda known: beta(known, 0.25),
+    "Beta, 10 %": lambda known: beta(known, 0.1),
+    "Wilson, 10 %": lambda known: wilson(known, 1.282),
+    "before, doubling in 8 labels": limited(pseudo, 8),
+    "before, doubling and halving in 16": limited(pseudo, 16, 16),
     "labels / (labels + 40)": lambda known: FULL * known.labels / (known.labels + 40),
-    "accuracy (in use)": lambda known: evidence_budget(FULL, known.accuracy * known.labels, known.labels),
-    "accuracy, 10 pseudo labels": lambda known: evidence_budget(
-        FULL, known.accuracy * known.labels + 4, known.labels + 8
-    ),
-    "reliability": lambda known: FULL * known.reliability,
-    "accuracy, less if blind answers are lost": lambda known: (
-        evidence_budget(FULL, known.accuracy * known.labels, known.labels)
-        * min(1.0, 2 * (known.wins + 1) / (known.blind + 2))
-    ),
+    "fixed": lambda _: FULL,
 }
 
 
@@ -258,16 +275,20 @@ class Policy:
         self.weights: Float64 = weights / np.linalg.norm(weights)
         self.mean = self.best = np.zeros(WIDTH)
 
+    @property
+    def kl(self) -> float:
+        return float(self.mean @ self.mean) / 2
+
     def gold(self, mean: Float64) -> float:
         return float(self.weights @ mean - self.world.damage * (mean @ mean) / 2)
 
-    def answer(self, other: Float64) -> tuple[Float64, bool]:
-        """A label: features of the chosen text less those of the rejected one, and whether the policy's text was chosen."""
+    def answer(self, other: Float64) -> Float64:
+        """A label: features of the chosen text less those of the rejected one, of the policy and of another mean."""
         difference = self.mean - other + self.rng.normal(size=WIDTH) * math.sqrt(2)
         damage = self.world.damage * (self.mean @ self.mean - other @ other) / 2
         log_odds = self.world.signal * float(self.weights @ difference - damage)
         won = self.rng.random() < 0.5 * (1 + math.tanh(log_odds / 2))
-        return (difference if won else -difference) * self.sds, won
+        return (difference if won else -difference) * self.sds
 
     def follow(self, head: Float64, budget: float) -> None:
         """Steps towards the tilt by the head with this KL."""
@@ -278,49 +299,84 @@ class Policy:
             self.mean = self.mean + share * (target - self.mean)
 
 
-def live_run(budget: Callable[[Known], float], world: World, seed: int) -> Float64:
-    """(LABELS / LABELS_PER_FIT, 3) gold, KL and correlation of the head with gold, after each fit."""
-    policy = Policy(world, np.random.default_rng(seed))
-    texts = policy.rng.normal(size=(32, WIDTH)) * policy.sds * math.sqrt(2)  # differences of reference texts
-    chosen, wins, rows, ridge, next_choice = list[Float64](), 0, list[tuple[float, float, float]](), 1.0, 4
+def live_run(
+    budget: Callable[[Known], float], world: World, seed: int, keeps: float = 1.0, labels_per_fit: int = LABELS_PER_FIT
+) -> Float64:
+    """(LABELS / labels_per_fit, 2) gold and KL after each fit; 0 before FIRST_LABELS.
+
+    keeps: what the policy keeps, from one fit to the next, of a KL that the budget no longer allows.
+    """
+    policy, rows = Policy(world, np.random.default_rng(seed)), list[tuple[float, float]]()
+    chosen, ridge, next_choice, allowed, previous = list[Float64](), 1.0, 4, 0.0, 0.0
     for count in range(1, LABELS + 1):
-        label, won = policy.answer((policy.mean, np.zeros(WIDTH), policy.best)[count % 3])
-        chosen.append(label)
-        wins += won and count % 3 == 1
-        if count % LABELS_PER_FIT:
+        chosen.append(policy.answer((policy.mean, np.zeros(WIDTH), policy.best)[count % 3]))
+        if count % labels_per_fit:
             continue
-        differences, targets = np.array(chosen), PreferenceTargets(np.zeros(count, np.bool_))
-        gram = differences @ differences.T
-        if count >= next_choice:
-            ridge, next_choice = choose_ridge(gram, targets, range(count)), max(count + 4, 5 * count // 4)
-        fit = fit_dual(gram, targets, ridge)
-        accuracy = float(hit(held_out_scores(gram, fit, range(count))).mean())
-        reliability = score_reliability(gram, fit, differences @ texts.T, (texts**2).sum(1))
-        head = (fit.coefficients @ differences) * policy.sds
-        policy.follow(head, budget(Known(count, accuracy, reliability, wins, (count + 2) // 3)))
-        if count % 6 == 0 and policy.gold(policy.mean) > policy.gold(policy.best):
-            policy.best = policy.mean
-        correlation = float(head @ policy.weights) / max(float(np.linalg.norm(head)), 1e-12)
-        rows.append((policy.gold(policy.mean), float(policy.mean @ policy.mean) / 2, correlation))
+        if count >= FIRST_LABELS:
+            differences, targets = np.array(chosen), PreferenceTargets(np.zeros(count, np.bool_))
+            gram = differences @ differences.T
+            if count >= next_choice:
+                ridge, next_choice = choose_ridge(gram, targets, range(count)), max(count + 4, 5 * count // 4)
+            fit = fit_dual(gram, targets, ridge)
+            accuracy = float(hit(held_out_scores(gram, fit, range(count))).mean())
+            previous = budget(Known(count, accuracy, labels_per_fit, previous))
+            allowed = max(previous, keeps * min(policy.kl, allowed))
+            policy.follow((fit.coefficients @ differences) * policy.sds, allowed)
+            if count % 6 == 0 and policy.gold(policy.mean) > policy.gold(policy.best):
+                policy.best = policy.mean
+        rows.append((policy.gold(policy.mean), policy.kl))
     return np.array(rows)
 
 
+def coin_flips(runs: int) -> list[Row]:
+    """Labels that are coin flips, a head for each label from the sixth to the 60th: the share of runs that a rule ever allows 3
+    nats, and 2, and the mean of what it allows at most. decay: of the features. The heads of a tenth of the runs are fitted once,
+    in runs by the former rule."""
+    rows = {name: Row(budget=name) for name in BUDGETS}
+    for decay in (1, 2, 3):
+        paths = [coin_flip_path(World(decay, 0, 0.35), seed) for seed in range(max(2, runs // 10))]
+        for name, rule in BUDGETS.items():
+            allowed = np.zeros((len(paths), len(paths[0])))
+            for i, path in enumerate(paths):
+                for j, known in enumerate(path):
+                    allowed[i, j] = rule(known._replace(previous=allowed[i, j - 1] if j else 0.0))
+            highest = allowed.max(1)
+            rows[name] |= {f"{nats} nats, decay {decay}": float((highest >= nats).mean()) for nats in (3, 2)}
+            rows[name] |= {f"highest, decay {decay}": float(highest.mean())}
+    return list(rows.values())
+
+
+def coin_flip_path(world: World, seed: int) -> list[Known]:
+    """What a rule knows after each label."""
+    path = list[Known]()
+
+    def rule(known: Known) -> float:
+        path.append(known)
+        return pseudo(known)
+
+    live_run(rule, world, seed, labels_per_fit=1)
+    return path
+
+
 def budget_rules(runs: int) -> list[Row]:
-    """Gold and KL after 12, 20, 40 and 60 labels, gold's mean over the run with its standard error, and the lowest gold of a
-    run, on average; in standard deviations of the base's gold and nats. r: correlation of the head with gold. A hundredth of
-    the runs."""
-    rows: list[Row] = []
-    for world in WORLDS:
-        for name, budget in BUDGETS.items():
-            results = np.array([live_run(budget, world, seed) for seed in range(max(2, runs // 100))])
-            shown = results.mean(0)[[labels // LABELS_PER_FIT - 1 for labels in SHOWN_LABELS]]
-            gold = results[:, :, 0]
-            row = Row(world=f"{world.decay:g}, {world.signal:g}, {world.damage:g}", budget=name)
-            row |= {f"gold at {labels}": float(value) for labels, value in zip(SHOWN_LABELS, shown[:, 0], strict=True)}
-            row |= {"mean": float(gold.mean()), "±": float(gold.mean(1).std(ddof=1)) / math.sqrt(len(gold))}
-            row |= {"lowest": float(gold.min(1).mean())}
-            row |= {f"KL at {labels}": float(value) for labels, value in zip(SHOWN_LABELS, shown[:, 1], strict=True)}
-            rows.append(row | {"r at 60": float(shown[-1, 2])})
+    """Gold, mean over 60 labels, in each world and in their mean with its standard error; the mean difference from the former
+    rule with its standard error; KL in the first world. *Keeps*: what a policy keeps, in ten steps, of a KL that the budget no
+    longer allows. A hundredth of the runs."""
+    cases = [(name, 1.0) for name in BUDGETS] + [(name, keeps) for name in (BEFORE, IN_USE) for keeps in (0.5, 0.0)]
+    rows, before = list[Row](), np.zeros(0)
+    for name, keeps in cases:
+        seeds = range(max(2, runs // 100))
+        results = np.array([[live_run(BUDGETS[name], world, seed, keeps) for world in WORLDS] for seed in seeds])
+        gold = results[..., 0].mean(2)  # (R, worlds)
+        before = gold.mean(1) if name == BEFORE and keeps == 1 else before
+        row = Row({"budget": name, "keeps": keeps})
+        for world, value in zip(WORLDS, gold.mean(0), strict=True):
+            row[f"{world.decay:g}, {world.signal:g}, {world.damage:g}"] = float(value)
+        difference = gold.mean(1) - before
+        for column, values in (("mean", gold.mean(1)), ("difference", difference)):
+            row |= {column: float(values.mean()), f"± ({column})": float(values.std(ddof=1)) / math.sqrt(len(values))}
+        kl = results[:, 0, :, 1].mean(0)
+        rows.append(row | {f"KL at {labels}": float(kl[labels // LABELS_PER_FIT - 1]) for labels in SHOWN_LABELS})
     return rows
 
 
@@ -329,5 +385,5 @@ SIMULATIONS: dict[str, dict[str, Callable[[int], list[Row]]]] = {
         "Tests in use": brake_in_use, "Both tests": brake_combinations, "Candidates": brake_candidates,
         "Forecasts": brake_forecasts,
     },
-    "budget": {"Budgets": budget_rules},
+    "budget": {"Coin flips": coin_flips, "Budgets": budget_rules},
 }  # fmt: skip

@@ -17,9 +17,9 @@ def evidence_budget(full: float, right: float, decided: int) -> float:
     """The KL budget, in nats, of a live run whose reward model predicts `right` of `decided` held-out labels correctly.
 
     full · r², with r = sin(π (accuracy - 1/2)): the correlation of two normal variables whose signs agree with this probability
-    (Sheppard 1899). One right and one wrong label are added, which lowers what a few
-    labels that are right by chance allow. An accuracy of at
-    most 1/2, or just above it, leaves full · SMALLEST_SHARE.
+    (Sheppard 1899). Three right and three wrong labels are added (the posterior mean of the accuracy for the prior Beta(3, 3)),
+    so that a few labels which are right by chance allow little: 6 of 6 allow half of the full budget. An accuracy of at most 1/2,
+    or just above it, leaves full · SMALLEST_SHARE.
 
     Raises:
         ConfigError: a full budget that is not positive, or not 0 <= right <= decided.
@@ -28,5 +28,5 @@ def evidence_budget(full: float, right: float, decided: int) -> float:
         raise ConfigError(
             f"full={full}, right={right}, decided={decided}: needs a positive budget and 0 <= right <= decided."
         )
-    accuracy = (right + 1) / (decided + 2)
+    accuracy = (right + 3) / (decided + 6)
     return full * max(SMALLEST_SHARE, math.sin(math.pi * max(0.0, accuracy - 0.5)) ** 2)

@@ -3,7 +3,9 @@
 The test itself: core/sequential_test.py.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlhf_lab.common.enums import BrakeState, EventKind, Opponent
 from rlhf_lab.common.records import RunEvent
@@ -12,7 +14,8 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.live_runs import LiveAnswer, live_answers
 from rlhf_lab.store.runs import events
 
-BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint
+BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint,
+SEVERAL_KEY = "several"  # and with this where the evidence is about several checkpoints
 MIN_ANSWERS = 6  # decided ones about a checkpoint before another may take its place
 
 
@@ -48,8 +51,20 @@ def pause_payload(db: Database, run_id: int) -> dict[str, int | str] | None:
     assert report.worse_than is not None
     payload: dict[str, int | str] = {BRAKE_KEY: report.worse_than.value}
     if report.worse_than is Opponent.BEST:
-        payload["step"] = compared_step(db, run_id) or 0
+        payload |= preferred_checkpoint(counted_answers(db, run_id)[: report.answers_read])
     return payload
+
+
+def preferred_checkpoint(answers: Sequence[LiveAnswer]) -> dict[str, int | str]:
+    """The step of the checkpoint that won most often, less its defeats; of equal ones the newest. The test pools the answers
+    about all checkpoints, so it is also said whether several won more often than the policy did against them."""
+    lead = Counter[int]()
+    for answer in answers:
+        if answer.opponent is Opponent.BEST and answer.won is not None:
+            lead[answer.opponent_step or 0] += -1 if answer.won else 1
+    step = max(lead, key=lambda each: (lead[each], each))
+    result: dict[str, int | str] = {"step": step}
+    return result | {SEVERAL_KEY: 1} if sum(value > 0 for value in lead.values()) > 1 else result
 
 
 def compared_checkpoint(answers: Sequence[LiveAnswer], checkpoints: Sequence[int]) -> int | None:
@@ -72,12 +87,9 @@ def _newest_opponent(answers: Sequence[LiveAnswer]) -> int | None:
     return max(of_checkpoints, key=lambda answer: answer.pair_id).opponent_step if of_checkpoints else None
 
 
-def compared_step(db: Database, run_id: int) -> int | None:
-    """The step of the newest checkpoint that people have compared with the policy; None if they have compared none."""
-    return _newest_opponent(counted_answers(db, run_id))
-
-
-def pause_text(payload: dict[str, int | str]) -> str:
-    """Why the brake paused a run."""
+def pause_text(payload: Mapping[str, Any]) -> str:
+    """Why the brake paused a run: what people's answers say."""
     texts = f"step {payload['step']}" if "step" in payload else "the base model"
+    if SEVERAL_KEY in payload:
+        texts = f"earlier checkpoints, most often those of {texts}"
     return f"people prefer the texts of {texts}"

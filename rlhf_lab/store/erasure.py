@@ -6,7 +6,7 @@ them.
 
 import secrets
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, func, or_, select, update
@@ -22,8 +22,12 @@ from rlhf_lab.store.edited_answers import edits_by
 ERASED_TEXT = "(erased)"
 
 
-#: Writes the changed report of a reward model, whose path below the home is given, to its file.
-ReportWriter = Callable[[str, dict[str, Any]], None]
+@dataclass(frozen=True)
+class ErasureResult:
+    """votes: the number of the person's votes. reports: changed reports of reward models, by the model's path below the home."""
+
+    votes: int
+    reports: dict[str, dict[str, Any]]
 
 
 def known_names(db: Database) -> list[str]:
@@ -47,9 +51,8 @@ def count_person_votes(db: Database, name: str) -> int:
     return db.fetch(query).scalar_one()
 
 
-def erase_person_rows(db: Database, name: str, *, votes: bool, write_report: ReportWriter = lambda *_: None) -> int:
-    """Replace a person's name by that of an anonymous visitor, in all projects; returns how many votes they had. Sessions under
-    the name end. If a report cannot be written, or the process ends, nothing is changed, so it can be repeated.
+def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
+    """Replace a person's name by that of an anonymous visitor, in all projects. Sessions under the name end.
 
     votes: also undo their votes, and delete the notes on these, the texts that they edited, and their answers in blind tests and
     tournaments. Votes of others on a deleted text are undone, so that nothing is trained on what stands in its place. Raises
@@ -96,9 +99,7 @@ def erase_person_rows(db: Database, name: str, *, votes: bool, write_report: Rep
                         f"A reward model that names {name} is waiting to be trained. Wait until it is done."
                     )
                 conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=new_payload))
-        for path, new_report in reports.items():
-            write_report(path, new_report)
-    return vote_count
+    return ErasureResult(vote_count, reports)
 
 
 def _check_name_known(db: Database, name: str) -> None:

@@ -10,10 +10,10 @@ from rlhf_lab.errors import ConfigError
 
 
 def test_budgets_by_hand():
-    """(right + 1) / (decided + 2) of 1/2, 2/3, 3/4 and 1 (almost): sin² of 0, π/6, π/4 and π/2. A hundredth is left of 0."""
+    """(right + 3) / (decided + 6) of 1/2, 2/3, 3/4 and 1 (almost): sin² of 0, π/6, π/4 and π/2. A hundredth is left of 0."""
     assert evidence_budget(4.0, 3, 6) == 0.04
-    assert evidence_budget(4.0, 3, 4) == pytest.approx(1.0)
-    assert evidence_budget(4.0, 5, 6) == pytest.approx(2.0)
+    assert evidence_budget(4.0, 5, 6) == pytest.approx(1.0)
+    assert evidence_budget(4.0, 6, 6) == pytest.approx(2.0)
     assert evidence_budget(4.0, 10**6, 10**6) == pytest.approx(4.0)
     assert evidence_budget(4.0, 0, 0) == evidence_budget(4.0, 1, 9) == 0.04
 

@@ -15,7 +15,7 @@ from rlhf_lab.engine.live_run import JUDGE_KEY, TURNS, LivePairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import run_control
 from rlhf_lab.quality import brake as quality
-from rlhf_lab.quality.brake import BRAKE_KEY, brake_report, compared_checkpoint
+from rlhf_lab.quality.brake import BRAKE_KEY, brake_report, compared_checkpoint, pause_text
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.live_runs import (
     LiveAnswer,
@@ -204,6 +204,30 @@ def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(aske
     ]
     assert compared_checkpoint(answers, [5, 10, 15, 20]) == expected
     assert compared_checkpoint(answers, []) is None
+
+
+@pytest.mark.parametrize(("asked", "expected"), [
+    ([(5, False)] * 3, {"step": 5}),
+    ([(5, False)] * 3 + [(15, True)] * 2, {"step": 5}),  # the newest one did not win
+    ([(5, False)] * 3 + [(15, False)] * 2 + [(15, True)], {"step": 5, "several": 1}),
+    ([(5, False)] * 3 + [(5, True)] * 2 + [(15, False)] * 2, {"step": 15, "several": 1}),  # leads of 1 and 2
+    ([(5, False), (15, False)], {"step": 15, "several": 1}),
+    ([(5, False)] + [(None, False)] * 9 + [(15, None)] * 9, {"step": 5}),  # the base, ties
+])  # fmt: skip
+def test_the_checkpoint_with_the_evidence_is_named(asked, expected):
+    answers = [
+        LiveAnswer(i, 1, Opponent.BASE if step is None else Opponent.BEST, step, won)
+        for i, (step, won) in enumerate(asked)
+    ]
+    assert quality.preferred_checkpoint(answers) == expected
+
+
+def test_the_reason_of_a_pause_says_whose_texts_people_prefer():
+    assert pause_text({"brake": "base"}) == "people prefer the texts of the base model"
+    assert pause_text({"brake": "best", "step": 5}) == "people prefer the texts of step 5"
+    assert pause_text({"brake": "best", "step": 5, "several": 1}) == (
+        "people prefer the texts of earlier checkpoints, most often those of step 5"
+    )
 
 
 def test_an_older_pair_that_is_answered_late_does_not_bring_its_checkpoint_back():

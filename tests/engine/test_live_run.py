@@ -310,7 +310,7 @@ def test_settings_that_a_live_run_cannot_have():
 
 
 def test_a_budget_that_falls_does_not_pull_the_policy_back(lab):
-    """At a KL of 2: a budget of 0.5 becomes 2, in which beta does not grow; at a KL of 0.1 it is 0.5."""
+    """At a KL of 2: a budget of 0.5 becomes 1.3 · 2, in which beta does not grow; at a KL of 0.1 it is 0.5."""
     trainer = PolicyRun(lab.worker.model_cache, start(lab)).trainer
     control, weights = (
         trainer.state.kl_control,
@@ -321,9 +321,9 @@ def test_a_budget_that_falls_does_not_pull_the_policy_back(lab):
         control.update(2.0, 6)
     base = control.base
     trainer.set_head(2, 7, weights, 0.5)
-    assert control.budget == pytest.approx(2.0, abs=1e-4)
+    assert control.budget == pytest.approx(2.6, abs=1e-4)
     control.update(2.0, 6)
-    assert control.base == pytest.approx(base, rel=1e-4)
+    assert control.base <= base
     trainer.set_head(3, 8, weights, 3.0)
     assert control.budget == 3.0
     for _ in range(20):

@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(SEQUENTIAL, "forecasts ignore the other opponent's share", "future[opponent] = future[opponent]", "future[Opponent.BASE] = future[Opponent.BASE]",
            "test_forecasts_of_clear_trends"),
     # --- core/evidence_budget.py ---
-    Mutant(EVIDENCE, "without the two labels that are added", "(right + 1) / (decided + 2)", "right / max(1, decided)", "test_budgets_by_hand"),
+    Mutant(EVIDENCE, "without the six labels that are added", "(right + 3) / (decided + 6)", "right / max(1, decided)", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "the correlation is not squared", "accuracy - 0.5)) ** 2", "accuracy - 0.5))", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "labels that predict nothing leave no budget", "max(SMALLEST_SHARE, ", "max(0.0, ", "test_budgets_by_hand"),
     Mutant(EVIDENCE, "an accuracy below 1/2 counts as one above", "max(0.0, accuracy - 0.5)", "abs(accuracy - 0.5)", "test_budgets_by_hand"),

@@ -141,6 +141,8 @@ MUTANTS = [
     Mutant(CONTROL, "beta may fall below its floor", "max(self.floor, self.base", "max(0.0, self.base", "test_budget_kl_with_a_floor_by_hand"),
     Mutant(CONTROL, "the integral term grows below the budget", "self.average > self.budget / 2 and not is_on_its_way:", "self.average:",
            "test_budget_kl_by_hand"),
+    Mutant(CONTROL, "a falling budget follows the lowest average", "min(KL_BUDGET_TOLERANCE * self.average", "min(self.average",
+           "test_a_budget_that_falls_by_hand test_a_budget_that_falls_below_the_kl_does_not_raise_beta"),
     Mutant(CONTROL, "adaptive KL not clipped",
            "min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)",
            "float(sequence_kl) / self.target - 1.0",

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,37 @@ def test_budget_kl_with_a_floor_by_hand():
     assert controller.update(4.0, 32) == pytest.approx(0.32 + 0.32 / 8, abs=1e-12)
     assert controller.update(7.0, 32) == pytest.approx(0.32 + 0.32 * 1.125**3.25, abs=1e-12)
     assert controller.update(0.5, 32) == pytest.approx(0.32 + 0.32 * 0.625**3, abs=1e-12)
+
+
+def test_a_budget_that_falls_by_hand():
+    """Averages 1, then 1.5 · 0.5 = 0.75: a budget of 0.33 becomes 1.3, then 0.975, and an old one of 0.5 does not rise."""
+    control = kl_control.KLBudgetWithBeta(init=0.15, budget=4.0, floor=0.15)
+    control.update(2.0, 32)
+    control.set_budget(0.33)
+    assert control.budget == pytest.approx(1.3)
+    control.update(0.5, 32)
+    control.set_budget(0.33)
+    assert control.budget == pytest.approx(0.975)
+    control.set_budget(3.0)
+    assert control.budget == 3.0
+    low = kl_control.KLBudgetWithBeta(init=0.15, budget=0.5, floor=0.15)
+    low.update(2.0, 32)
+    low.set_budget(0.33)
+    assert low.budget == 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_budget_that_falls_below_the_kl_does_not_raise_beta(seed):
+    """A class run: 40 steps with a budget near 1.3, which a policy as below approaches to 1; then 60 with one that jumps around
+    0.33. The KL is measured with an error of a tenth. Beta stays within a factor of 2, and the policy where it is."""
+    random, sequence_kl, betas = np.random.default_rng(seed), 0.0, []
+    control = kl_control.KLBudgetWithBeta(init=0.15, budget=1.3, floor=0.15)
+    for step in range(100):
+        control.set_budget((1.3 if step < 40 else 0.33) * random.uniform(0.8, 1.2))
+        sequence_kl += 0.1 * (min(0.2 / control.value, 12.0) - sequence_kl)
+        betas.append(control.update(sequence_kl * (1 + 0.1 * random.normal()), 32))
+    assert max(betas) < 2 * min(betas)
+    assert sequence_kl > 0.75
 
 
 @pytest.mark.parametrize(("strength", "settled"), [(0.2, 1.826), (30.0, 4.0)])

@@ -173,6 +173,26 @@ def test_states_of_the_brake(ctx, run, opponent, choice, state, text, step):
     assert brake_view(ctx.db, run) == {"state": state, "text": text, "step": step}
 
 
+def test_the_brake_names_the_checkpoint_that_won_not_the_newest_one_compared(ctx, run):
+    """After two wins against step 9 the defeats against step 5 suffice. After the stop, answers say nothing more."""
+    for step, choice, count in ((5, Choice.SECOND, 12), (9, Choice.FIRST, 2), (5, Choice.SECOND, 20)):
+        for _ in range(count):
+            vote(ctx, add_pair(ctx, run, Opponent.BEST, step), choice)
+    shown = brake_view(ctx.db, run)
+    assert (shown["state"], shown["step"]) == (BrakeState.DECLINED, 5)
+    assert shown["text"].endswith(" for the policy. People prefer the texts of step 5.")
+    for _ in range(40):
+        vote(ctx, add_pair(ctx, run, Opponent.BEST, 9), Choice.SECOND)
+    assert brake_view(ctx.db, run) == shown
+
+
+def test_the_brake_says_where_several_checkpoints_won(ctx, run):
+    for step in (5, 9) * 9:
+        vote(ctx, add_pair(ctx, run, Opponent.BEST, step), Choice.SECOND)
+    text = "0 of 16 for the policy. People prefer the texts of earlier checkpoints, most often those of step 9."
+    assert brake_view(ctx.db, run) == {"state": BrakeState.DECLINED, "text": text, "step": 9}
+
+
 def test_an_answer_counts_also_if_it_is_taken_back_and_its_pair_has_no_other(ctx, run):
     """Whoever saw whose texts they were could otherwise take back every win."""
     pair_id = add_pair(ctx, run)

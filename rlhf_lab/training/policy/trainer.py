@@ -11,6 +11,7 @@ trainer does not use the database: it returns results, and calls `on_progress` r
 import dataclasses
 import math
 import operator
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -171,14 +172,12 @@ class PolicyTrainer:
         """In a live run: score with another head (F,) from the next step on, with another KL budget (nats per response), and
         without the effect of the ignored attributes.
 
-        The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`. A budget that falls
-        below the KL that was reached becomes that KL: forced back, the policy would lose what it has learned, and beta would
-        grow long past the time when the labels allow more again.
+        The scores stay on one scale, and the best checkpoint is chosen again among all, see `LiveReward`.
         """
         live, control = self.state.live, self.state.kl_control
         assert live is not None
         live.set_head(version, labels, weights, ignored)
-        control.budget = max(kl_budget, min(control.average, control.budget))
+        control.set_budget(kl_budget)
         control.best = live.best_checkpoint()
 
     @property
@@ -195,7 +194,7 @@ class PolicyTrainer:
         self.measure_score_unit()
         reset_peak_memory(self.backbone.device)
         config, distributed, steps_done = self.state.config, self.state.distributed, self.state.steps_done
-        start_time, batch_size = self.state.working_time(), config.batch_size
+        start_time, batch_size = time.monotonic(), config.batch_size
         rows = list(prompt_indices(steps_done, len(self.prompt_ids), config))
         prompts = [self.prompt_ids[i] for i in rows]
         sampled = Sampled([], [])
@@ -210,7 +209,7 @@ class PolicyTrainer:
             sampled.logprobs.extend(distributed.all_gather(chunk.logprobs))
         self.state.on_sampling(len(prompts), len(prompts))
         self.rollout_rows = list(zip(rows, sampled.tokens, strict=True))
-        return self.train_on_samples(prompts, sampled, self.state.working_time() - start_time)
+        return self.train_on_samples(prompts, sampled, time.monotonic() - start_time)
 
     def measure_score_unit(self) -> None:
         """With a KL budget: measure the unit of the scores before the first step that uses the scorer. Collective."""
@@ -242,7 +241,7 @@ class PolicyTrainer:
 
     def train_on_samples(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on sampled responses: score them, then update."""
-        start_time, state = self.state.working_time(), self.state
+        start_time, state = time.monotonic(), self.state
         scored = score_responses(
             state.policy, self.scorer, prompts, sampled.tokens, state.config, state.on_progress, state.distributed
         )
@@ -275,7 +274,7 @@ class PolicyTrainer:
         finite. Such a gradient is not applied, but the earlier minibatches of the step have been: save `state.state_dict`
         before the step and restore it with `state.load_state_dict` to undo them.
         """
-        start_time, backbone = self.state.working_time(), self.backbone
+        start_time, backbone = time.monotonic(), self.backbone
         reset_peak_memory(backbone.device)
         if isinstance(queries, str) or isinstance(responses, str):
             raise ConfigError("queries and responses are lists, not single texts. Put a single one in a list.")
@@ -308,7 +307,7 @@ class PolicyTrainer:
         rollout = self.prepare_rollout(batch, scores, sampler_logprobs, ref_logprobs)
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update
-        scored_time, response_count = self.state.working_time(), len(scores)
+        scored_time, response_count = time.monotonic(), len(scores)
         beta, lr = state.current_value("beta"), state.current_value("lr")
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
@@ -323,7 +322,7 @@ class PolicyTrainer:
         metrics |= self.held_out_metrics()
         if state.live is not None:
             metrics |= state.live.metrics(state.kl_control)
-        end_time = self.state.working_time()
+        end_time = time.monotonic()
         metrics |= {
             "time/rollout": rollout_seconds,
             "time/score": scored_time - start_time,
