@@ -54,7 +54,7 @@ def reference_samples(
     train_prompts = prompts(model_cache.db, project.id, "train")
     filtered_prompts = filter_prompts(backbone, train_prompts, project.max_new_tokens, shortens=True)
     texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
-    max_new_tokens, start_time = filtered_prompts.response_length, time.monotonic()
+    max_new_tokens, start_time = filtered_prompts.response_length, model_cache.working_time()
     sampled_tokens = 0
 
     def count_tokens() -> None:
@@ -74,7 +74,7 @@ def reference_samples(
             temperature=project.temperature,
             on_progress=count_tokens,
         )
-    model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)
+    model_cache.speed.record_sampling(model_cache.working_time() - start_time, samples.tokens)
     model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)
     return ReferenceSamples(samples.prompts, samples.tokens)
 

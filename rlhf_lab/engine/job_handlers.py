@@ -138,7 +138,7 @@ def train_reward_model(
 ) -> RewardModelRow:
     """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for its report."""
     _, adapters = model_cache.load_project(project)
-    start_time = time.monotonic()
+    start_time = model_cache.working_time()
     try:
         fitted = fit_reward_model(
             model_cache, project, request, report_progress=report_progress, on_progress=on_progress
@@ -147,7 +147,7 @@ def train_reward_model(
             dataclasses.asdict(fitted.report)
             | fitted.labels_with_gold
             | {
-                "seconds": time.monotonic() - start_time,
+                "seconds": model_cache.working_time() - start_time,
                 "source": request.source.value,
                 "cut": fitted.truncated_count,
                 "note": "; ".join(

@@ -36,7 +36,8 @@ class ModelCache:
 
     Slots are names of adapters; the cache records which folder is loaded into each. distributed: the processes that train
     together; each has its own cache, and only the main one writes. sharded: the backbone is sharded among them. startup_s:
-    seconds that this process needed before it could load a model. speed: measurements of the loaded model.
+    seconds that this process needed before it could load a model. speed: measurements of the loaded model. interrupted_s: seconds
+    that short jobs ran in the middle of other jobs.
     """
 
     home: Path
@@ -47,8 +48,13 @@ class ModelCache:
     sharded: bool = False
     startup_s: float = 0.0
     speed: ModelSpeed = field(default_factory=lambda: ModelSpeed(""))
+    interrupted_s: float = 0.0
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
+
+    def working_time(self) -> float:
+        """Seconds of a clock that stands still while short jobs run in the middle of another job."""
+        return time.monotonic() - self.interrupted_s
 
     def load_project(self, project: Project, recorded_dtype: str | None = None) -> tuple[Backbone, Adapters]:
         """The backbone of a project, with its chat settings, and its adapters. Another loaded backbone is unloaded first.

@@ -40,6 +40,7 @@ from rlhf_lab.engine.run_manifest import (
 from rlhf_lab.engine.run_task import POLICY_SLOT, PROMPTS_KEY, RunTask
 from rlhf_lab.errors import ConfigError, RewardTermError, StoreError
 from rlhf_lab.jobs.retraining import IGNORED_KEY
+from rlhf_lab.jobs.run_lock import STARTED_RUN_STATUSES
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, policy_stage
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.memory_errors import is_out_of_memory
@@ -182,7 +183,7 @@ class PolicyRun:
         set_run_status(db, run_id, RunStatus.RUNNING)
         last_state = self.trainer.state.state_dict()
         try:
-            self._wait_if_paused()
+            self._continue_halt()
             if self.trainer.steps_done == 0:
                 self._replay_events()
                 self.trainer.measure_score_unit()
@@ -306,9 +307,11 @@ class PolicyRun:
             return
         if self.should_exit():
             raise RunStopped(RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
+        start_time = time.monotonic()
         self.run_short_job()
         self._handle_stop_and_pause()
         self._polled_at = time.monotonic()
+        self.trainer.state.interrupted_s += self._polled_at - start_time
 
     def _apply_controls(self) -> None:
         """Between steps, replay the events recorded for this step, then apply the pending ones."""
@@ -409,16 +412,18 @@ class PolicyRun:
         reason = f": {pause_text(event.payload)}" if BRAKE_KEY in event.payload else ""
         raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}{reason}; it can be resumed")
 
-    def _wait_if_paused(self) -> None:
-        """Before the first step of this process: a run that was paused when the last one ended stays paused. Steps since the last
-        checkpoint are taken again only after the pause."""
-        controls = [
-            event
-            for event in events(self.model_cache.db, self.run.id)
-            if event.kind in CONTROL_KINDS and event.applied_step is not None
-        ]
-        if controls and controls[-1].kind is EventKind.PAUSE and self.run.step <= (controls[-1].applied_step or 0):
-            self._pause(controls[-1])
+    def _continue_halt(self) -> None:
+        """Before the first step of this process: a run that was paused, or just stopped, when the last one ended stays so. Steps
+        since the last checkpoint are taken again only after the pause."""
+        controls = [event for event in events(self.model_cache.db, self.run.id) if event.kind in CONTROL_KINDS]
+        applied = [event for event in controls if event.applied_step is not None]
+        if not applied:
+            return
+        last = applied[-1]
+        if last.kind is EventKind.STOP and last is controls[-1] and self.run.status in STARTED_RUN_STATUSES:
+            self._stop(last)
+        if last.kind is EventKind.PAUSE and self.run.step <= (last.applied_step or 0):
+            self._pause(last)
 
     def _pause(self, event: RunEvent) -> None:
         """Wait until the run is resumed, and run short jobs during the pause. Does not change the state of the trainer."""

@@ -314,7 +314,9 @@ class Worker:
 
         def on_progress() -> None:
             raise_if_interrupted()
+            start_time = time.monotonic()
             self.run_short_job(job.project_id)
+            self.model_cache.interrupted_s += time.monotonic() - start_time
 
         if job.kind is JobKind.MEASURE_LENGTH:
             return measure_length(self.model_cache, project, on_progress=on_progress)

@@ -4,7 +4,6 @@ import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from rlhf_lab.store.projects import (
     open_project,
     projects,
     prompts,
-    set_labelling_config,
     set_max_new_tokens,
     set_temperature,
 )
@@ -90,15 +88,15 @@ def new_project(  # noqa: PLR0913  one argument for each choice of the form
     digest = "" if facts.folder is None else weights_digest(facts.folder)  # a Hub model that is not here yet has none
     name = " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set)
     with _NAME_LOCK:
-        project = create_project(db, _unused_name(db, name), model, digest, prompt_set, seed, splits, chat, opens=opens)
-    set_temperature(db, project.id, temperature)
-    set_max_new_tokens(db, project.id, max_new_tokens)
-    set_labelling_config(db, project.id, labelling)
+        project = create_project(
+            db, _unused_name(db, name), model, digest, prompt_set, seed, splits, chat, opens=opens, temperature=temperature,
+            max_new_tokens=max_new_tokens, labelling=labelling,
+        )  # fmt: skip
     sampling = (temperature, max_new_tokens, chat.system_prompt)
     is_as_shipped = sampling == (SHIPPED_PAIRS_TEMPERATURE, DEFAULT_MAX_NEW_TOKENS, "")
     if model == EMBEDDED_MODEL and not custom_prompts and is_as_shipped:
         _add_shipped_pairs(db, project, digest)
-    return replace(project, temperature=temperature, max_new_tokens=max_new_tokens)
+    return project
 
 
 def completed_chat_settings(facts: ModelFacts, chat: ChatSettings) -> ChatSettings:

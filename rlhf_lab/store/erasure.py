@@ -6,7 +6,7 @@ them.
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import delete, func, or_, select, update
@@ -22,12 +22,8 @@ from rlhf_lab.store.edited_answers import edits_by
 ERASED_TEXT = "(erased)"
 
 
-@dataclass(frozen=True)
-class ErasureResult:
-    """votes: the number of the person's votes. reports: changed reports of reward models, by the model's path below the home."""
-
-    votes: int
-    reports: dict[str, dict[str, Any]]
+#: Writes the changed report of a reward model, whose path below the home is given, to its file.
+ReportWriter = Callable[[str, dict[str, Any]], None]
 
 
 def known_names(db: Database) -> list[str]:
@@ -51,8 +47,9 @@ def count_person_votes(db: Database, name: str) -> int:
     return db.fetch(query).scalar_one()
 
 
-def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
-    """Replace a person's name by that of an anonymous visitor, in all projects. Sessions under the name end.
+def erase_person_rows(db: Database, name: str, *, votes: bool, write_report: ReportWriter = lambda *_: None) -> int:
+    """Replace a person's name by that of an anonymous visitor, in all projects; returns how many votes they had. Sessions under
+    the name end. If a report cannot be written, or the process ends, nothing is changed, so it can be repeated.
 
     votes: also undo their votes, and delete the notes on these, the texts that they edited, and their answers in blind tests and
     tournaments. Votes of others on a deleted text are undone, so that nothing is trained on what stands in its place. Raises
@@ -99,7 +96,9 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
                         f"A reward model that names {name} is waiting to be trained. Wait until it is done."
                     )
                 conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=new_payload))
-    return ErasureResult(vote_count, reports)
+        for path, new_report in reports.items():
+            write_report(path, new_report)
+    return vote_count
 
 
 def _check_name_known(db: Database, name: str) -> None:

@@ -22,7 +22,16 @@ from sqlalchemy import (
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
 from rlhf_lab.common.program_names import lab_command
-from rlhf_lab.common.records import NO_CHAT_SETTINGS, ChatSettings, Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.common.records import (
+    DEFAULT_MAX_NEW_TOKENS,
+    NO_CHAT_SETTINGS,
+    ChatSettings,
+    Completion,
+    NewCompletion,
+    Pair,
+    Project,
+    Prompt,
+)
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, NotFoundError, StoreError
 from rlhf_lab.store import tables as t
@@ -68,10 +77,13 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
     chat: ChatSettings = NO_CHAT_SETTINGS,
     *,
     opens: bool = True,
+    temperature: float = 1.0,
+    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+    labelling: LabellingConfig | None = None,
 ) -> Project:
     """Create a project. prompts: (text, split), where split is "train" or "eval".
 
-    opens: whether it becomes the current project; the first one of a home always does.
+    opens: whether it becomes the current project; the first one of a home always does. labelling: None for the defaults.
 
     Of equal texts only the first is stored, because a prompt in both splits would leak evaluation data into training.
     """
@@ -84,6 +96,8 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
         "created_at": time.time(),
         "system_prompt": chat.system_prompt,
         "template_arguments": dict(chat.template_arguments),
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
     }
     splits: dict[str, str] = {}
     for text, split in prompts:
@@ -95,6 +109,8 @@ def create_project(  # noqa: PLR0913  one argument for each column that a caller
         rows = [{"project_id": project_id, "text": text, "split": split} for text, split in splits.items()]
         if rows:
             conn.execute(insert(t.prompts), rows)
+        if labelling is not None:
+            conn.execute(insert(t.labelling).values(project_id=project_id, settings=labelling.to_dict()))
     return Project(id=project_id, **values)
 
 
@@ -146,10 +162,10 @@ def set_answer_settings(db: Database, project_id: int, max_new_tokens: int, syst
 
     Raises StoreError if there is no such project.
     """
-    _update_project(db, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
     completions = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
     completions = completions.where(t.prompts.c.project_id == project_id)
     with db.write() as conn:
+        _update_in(conn, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
         conn.execute(delete(t.features).where(t.features.c.completion_id.in_(completions)))
 
 
@@ -165,8 +181,12 @@ def replace_unlabelled_pairs(db: Database, project_id: int) -> int:
 
 def _update_project(db: Database, project_id: int, **values: Any) -> None:
     with db.write() as conn:
-        if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
-            raise no_such_project(project_id)
+        _update_in(conn, project_id, **values)
+
+
+def _update_in(conn: Connection, project_id: int, **values: Any) -> None:
+    if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
+        raise no_such_project(project_id)
 
 
 def no_such_project(project_id: int) -> StoreError:

@@ -9,7 +9,7 @@ from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.common.paths import SPEED_FILE
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.engine import completions, job_handlers, pair_sampling, text_features
+from rlhf_lab.engine import completions, job_handlers, model_cache, pair_sampling, policy_run, text_features, worker
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_step, count_reward, project_speed
 from rlhf_lab.models.backbone import load_backbone
@@ -17,6 +17,7 @@ from rlhf_lab.store.projects import newest_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import get_run
+from rlhf_lab.training.policy import train_state
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def clock(monkeypatch):
             return self.now
 
     instance = Clock()
-    for module in (completions, job_handlers, pair_sampling, text_features):
+    for module in (completions, job_handlers, model_cache, pair_sampling, text_features):
         monkeypatch.setattr(module, "time", instance)
     return instance
 
@@ -135,6 +136,51 @@ def test_run_is_compared_step_by_step_without_its_first(lab, fixed_rates, reward
         ratios.append(sum(metrics[f"time/{part}"] for part in ("rollout", "score", "update")) / counted)
     assert len(ratios) == 3
     assert stored(lab).stages["ppo"][-1] == pytest.approx(median(ratios), rel=1e-3)
+
+
+class ClockOfShortJobs:
+    """Advances by 90 s with each short job, and by a microsecond when it is read."""
+
+    now = 0.0
+
+    def monotonic(self):
+        self.now += 1e-6
+        return self.now
+
+    def run_short_job(self, *_):
+        self.now += 90.0
+
+
+@pytest.fixture
+def short_jobs(lab, monkeypatch):
+    """Short jobs at every opportunity; their clock is that of runs and reward models."""
+    clock = ClockOfShortJobs()
+    monkeypatch.setattr(lab.worker, "run_short_job", clock.run_short_job)
+    monkeypatch.setattr(policy_run, "POLL_INTERVAL_S", -1.0)
+    for module in (completions, model_cache, policy_run, train_state, worker):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("settings", [{}, {"algorithm": "sft", "sample_every": 1}], ids=str)
+def test_other_work_within_a_step_is_not_part_of_its_duration(lab, short_jobs, settings):
+    run_id = lab.run(steps=2, **settings)
+    done = lab.train(run_id)
+    assert done.status is JobStatus.DONE, done.error
+    for step, metrics in metrics_since(lab.db, run_id, 0):
+        assert not step or sum(metrics[f"time/{part}"] for part in ("rollout", "score", "update")) < 1
+    assert short_jobs.now > 3 * 90
+
+
+def test_other_work_is_not_part_of_the_time_of_a_reward_model(lab, short_jobs, monkeypatch):
+    sampling = []
+    speed = lab.worker.model_cache.speed
+    monkeypatch.setattr(speed, "record_sampling", lambda seconds, _: sampling.append(seconds))
+    done = lab.train_reward(epochs=0)
+    assert done.status is JobStatus.DONE, done.error
+    assert short_jobs.now > 90
+    assert [seconds < 1 for seconds in sampling] == [True]
+    assert latest_reward_model(lab.db, lab.project.id).report["seconds"] < 1
 
 
 def test_another_environment_is_measured_anew(lab):

@@ -24,6 +24,10 @@ from rlhf_lab.store.runs import add_event, events, get_run, pending_events, runs
 from rlhf_lab.training.policy import trainer
 
 
+class Killed(BaseException):
+    pass
+
+
 def test_short_jobs_during_a_run_change_no_number(lab, at):
     plain, run_id = lab.run(), lab.run()
     assert lab.train(plain).result["status"] == "done"
@@ -69,6 +73,30 @@ def test_stop_resume_and_engine_exit_repeat_the_curve_with_its_settings(lab, at)
     lab.do(job)
     assert get_run(lab.db, run_id).status is RunStatus.DONE
     assert lab.curve(run_id) == lab.curve(plain)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_stopped_run_stays_so_if_its_engine_ends_before_that_is_stored(lab, at, monkeypatch, is_resumed):
+    def killed(*_):
+        raise Killed
+
+    run_id = lab.run()
+    at(3, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    job = lab.submit(JobKind.TRAIN_POLICY, run_id=run_id)
+    with monkeypatch.context() as change:
+        change.setattr(PolicyRun, "_save_speed", killed)
+        with pytest.raises(Killed):
+            lab.do(job)
+    assert get_run(lab.db, run_id).status is RunStatus.RUNNING
+    queue.requeue(lab.db, job.id)
+    monkeypatch.setattr(run_control.engine_process, "ensure_engine", lambda *_: None)
+    lab.next_engine()
+    if not is_resumed:
+        assert lab.do(job).result["status"] == "stopped"
+        assert (get_run(lab.db, run_id).status, get_run(lab.db, run_id).step) == (RunStatus.STOPPED, 3)
+    run_control.resume(lab.db, lab.folder, run_id)
+    assert lab.do(run_control.last_job(lab.db, run_id)).status is JobStatus.DONE
+    assert get_run(lab.db, run_id).status is RunStatus.DONE
 
 
 def test_a_resumed_run_keeps_the_prompts_it_began_with(lab, at):
@@ -238,10 +266,6 @@ def test_a_reward_training_that_is_cancelled_while_its_files_are_written_stores_
     assert lab.train_reward().status is JobStatus.CANCELLED
     assert reward_models(lab.db, lab.project.id) == before
     assert sorted((lab.folder / "reward_models").iterdir()) == folders
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_reward_training_whose_engine_ends_before_its_result_is_stored_is_not_repeated(lab, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from support.fake_hub import model
 
 from rlhf_lab.config.labelling import NEW_PROJECT_LABELLING, LabellingConfig
-from rlhf_lab.errors import ConfigError, ModelError
+from rlhf_lab.errors import BusyStoreError, ConfigError, ModelError
 from rlhf_lab.jobs.model_inspection import inspect_model
 from rlhf_lab.jobs.project_setup import (
     change_temperature,
@@ -19,6 +19,7 @@ from rlhf_lab.jobs.project_setup import (
 )
 from rlhf_lab.store.projects import (
     count_pairs,
+    current_project,
     get_labelling_config,
     open_project,
     projects,
@@ -159,6 +160,25 @@ def test_a_refused_project_is_not_created(db, tmp_path):
         with pytest.raises(error):
             new_project(db, **recorded)
     assert projects(db) == []
+
+
+def test_a_project_has_its_settings_from_the_first_write_on(db, monkeypatch):
+    """The second one fails, for example because the database is busy."""
+    write, count = db.write, []
+
+    def once(**options):
+        count.append(1)
+        if len(count) == 2:
+            raise BusyStoreError("The database failed: another process kept it locked for too long.")
+        return write(**options)
+
+    monkeypatch.setattr(db, "write", once)
+    rules = LabellingConfig(overlap=3)
+    with suppress(BusyStoreError):
+        new_project(db, temperature=0.7, max_new_tokens=32, labelling=rules)
+    project = current_project(db)
+    assert (project.temperature, project.max_new_tokens) == (0.7, 32)
+    assert get_labelling_config(db, project.id) == rules
 
 
 def test_the_project_opened_last_is_picked(db):

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import NewCompletion, Project, Vote
-from rlhf_lab.errors import LabelError
-from rlhf_lab.jobs import queue
+from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.jobs import person_erasure, queue
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.store import blind_tests, label_snapshots, pair_leases, projects, reward_models, votes
 from rlhf_lab.store import tables as t
@@ -86,6 +86,27 @@ def test_votes_of_an_erased_person_stay_anonymous(db: Database, home: Path, proj
     model = reward_models.get_reward_model(db, lab)
     assert model.report == {"annotators": [anonymous, "Bob"], "weights": {anonymous: 2}}
     assert json.loads((home / model.path / "report.json").read_text()) == model.report
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("failure", [OSError("no space"), Killed()])
+def test_an_erasure_that_ends_at_a_file_can_be_repeated(
+    db: Database, home: Path, lab: int, failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    before = everything(db, home)
+    with monkeypatch.context() as change:
+        change.setattr(person_erasure, "write_file_atomically", fail)
+        with pytest.raises((StoreError, Killed)):
+            erase_person_data(db, home, "Ann", votes=True)
+    assert everything(db, home) == before
+    assert erase_person_data(db, home, "Ann", votes=True) == 1
+    assert '"Ann"' not in everything(db, home)
 
 
 def test_erased_votes_are_undone_and_reward_models_can_still_be_read(

@@ -127,3 +127,15 @@ def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: C
             )
     with db.read() as conn:
         assert conn.exec_driver_sql("SELECT count(*) FROM pairs").scalar() == 1
+
+
+def test_answer_settings_change_together_with_the_features_that_depend_on_them(
+    db: Database, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(projects, "delete", fail)
+    with pytest.raises(ZeroDivisionError):
+        projects.set_answer_settings(db, project.id, 128, "Be brief.")
+    assert projects.get_project(db, project.id) == project

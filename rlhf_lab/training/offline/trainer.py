@@ -16,7 +16,6 @@ bring the policy back. dpo and sft need no scorer; without one, the metrics of t
 """
 
 import itertools
-import time
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NoReturn
@@ -98,14 +97,14 @@ class OfflineTrainer(PolicyTrainer):
         self.measure_score_unit()
         reset_peak_memory(self.backbone.device)
         step, is_last = state.steps_done + 1, state.steps_done + 1 == config.steps
-        start_time, episodes, metrics = time.monotonic(), state.episodes, {"time/score": 0.0}
+        start_time, episodes, metrics = self.state.working_time(), state.episodes, {"time/score": 0.0}
         measured: OldPolicy | None = None
         if state.steps_done % config.sample_every == 0 or is_last or state.kl_control.update_fraction < 1.0:
             fresh_metrics, measured = self.measure_policy()
             metrics |= fresh_metrics
         if state.steps_done % config.updates_per_round == 0:
             metrics |= self.start_round()
-        update_start = time.monotonic()
+        update_start = self.state.working_time()
         metrics |= {"lr": state.current_value("lr"), "time/rollout": update_start - start_time - metrics["time/score"]}
         set_lr(state.optimizer, metrics["lr"])
         metrics |= self.update_on_texts() if measured is None else self.limited_update(measured)
@@ -113,7 +112,7 @@ class OfflineTrainer(PolicyTrainer):
         state.steps_done = step
         metrics |= {"episode": float(state.episodes), "memory/peak": peak_memory(self.backbone.device)}
         metrics |= self.held_out_metrics()
-        end_time = time.monotonic()
+        end_time = self.state.working_time()
         metrics |= {
             "time/update": end_time - update_start,
             "eps": (state.episodes - episodes) / (end_time - start_time),
@@ -185,7 +184,7 @@ class OfflineTrainer(PolicyTrainer):
         state, config = self.state, self.state.config
         prompts = [self.prompt_ids[i] for i in prompt_indices(state.steps_done, len(self.prompt_ids), config)]
         tokens = self.sample_responses(prompts, "rollout", state.steps_done)[1].tokens
-        batch, start_time = make_batch(self.backbone, prompts, tokens), time.monotonic()
+        batch, start_time = make_batch(self.backbone, prompts, tokens), self.state.working_time()
         logprobs = torch.zeros(batch.mask.shape, device=batch.mask.device)
         score_metrics = {} if self.task.scorer is None else self.score_metrics(prompts, tokens)
 
@@ -210,7 +209,7 @@ class OfflineTrainer(PolicyTrainer):
             metrics["objective/gold"] = sum(map(self.task.gold, *self.texts_of(batch))) / len(tokens)
         check_metrics(metrics, self.backbone.model.dtype, state.steps_done + 1)
         state.update_kl_control(metrics["objective/kl"], len(tokens))
-        return metrics | {"time/score": time.monotonic() - start_time}, OldPolicy(batch, logprobs)
+        return metrics | {"time/score": self.state.working_time() - start_time}, OldPolicy(batch, logprobs)
 
     def score_metrics(self, prompts: list[list[int]], responses: list[list[int]]) -> dict[str, float]:
         """Mean and standard deviation of the scores, and the mean of each reward term."""

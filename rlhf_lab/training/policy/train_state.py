@@ -1,6 +1,7 @@
 """The state of a policy training run: what its updates read and change, and what a checkpoint stores."""
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -53,7 +54,8 @@ class TrainState:
     `current_value`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
     ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose;
-    for dpo, the responses of all rounds that edited answers are preferred to.
+    for dpo, the responses of all rounds that edited answers are preferred to. interrupted_s: seconds that on_progress took for
+    other work, and in pauses.
     """
 
     config: PolicyConfig
@@ -75,6 +77,7 @@ class TrainState:
     steps_done: int = 0
     episodes: int = 0
     on_sampling: SamplingCallback = ignore_sampling
+    interrupted_s: float = 0.0
 
     def __post_init__(self) -> None:
         config = self.config
@@ -83,6 +86,10 @@ class TrainState:
         self.kl_control = make_kl_control(config)
         if config.spec.loss == "ratio_and_penalty":
             self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
+
+    def working_time(self) -> float:
+        """Seconds of a clock that stands still while the training is interrupted."""
+        return time.monotonic() - self.interrupted_s
 
     @property
     def measures_updates(self) -> bool:

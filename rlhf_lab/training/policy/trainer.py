@@ -11,7 +11,6 @@ trainer does not use the database: it returns results, and calls `on_progress` r
 import dataclasses
 import math
 import operator
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -194,7 +193,7 @@ class PolicyTrainer:
         self.measure_score_unit()
         reset_peak_memory(self.backbone.device)
         config, distributed, steps_done = self.state.config, self.state.distributed, self.state.steps_done
-        start_time, batch_size = time.monotonic(), config.batch_size
+        start_time, batch_size = self.state.working_time(), config.batch_size
         rows = list(prompt_indices(steps_done, len(self.prompt_ids), config))
         prompts = [self.prompt_ids[i] for i in rows]
         sampled = Sampled([], [])
@@ -209,7 +208,7 @@ class PolicyTrainer:
             sampled.logprobs.extend(distributed.all_gather(chunk.logprobs))
         self.state.on_sampling(len(prompts), len(prompts))
         self.rollout_rows = list(zip(rows, sampled.tokens, strict=True))
-        return self.train_on_samples(prompts, sampled, time.monotonic() - start_time)
+        return self.train_on_samples(prompts, sampled, self.state.working_time() - start_time)
 
     def measure_score_unit(self) -> None:
         """With a KL budget: measure the unit of the scores before the first step that uses the scorer. Collective."""
@@ -241,7 +240,7 @@ class PolicyTrainer:
 
     def train_on_samples(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on sampled responses: score them, then update."""
-        start_time, state = time.monotonic(), self.state
+        start_time, state = self.state.working_time(), self.state
         scored = score_responses(
             state.policy, self.scorer, prompts, sampled.tokens, state.config, state.on_progress, state.distributed
         )
@@ -274,7 +273,7 @@ class PolicyTrainer:
         finite. Such a gradient is not applied, but the earlier minibatches of the step have been: save `state.state_dict`
         before the step and restore it with `state.load_state_dict` to undo them.
         """
-        start_time, backbone = time.monotonic(), self.backbone
+        start_time, backbone = self.state.working_time(), self.backbone
         reset_peak_memory(backbone.device)
         if isinstance(queries, str) or isinstance(responses, str):
             raise ConfigError("queries and responses are lists, not single texts. Put a single one in a list.")
@@ -307,7 +306,7 @@ class PolicyTrainer:
         rollout = self.prepare_rollout(batch, scores, sampler_logprobs, ref_logprobs)
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update
-        scored_time, response_count = time.monotonic(), len(scores)
+        scored_time, response_count = self.state.working_time(), len(scores)
         beta, lr = state.current_value("beta"), state.current_value("lr")
         stats = self.update(rollout, lr)
         metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=state.episodes + response_count)
@@ -322,7 +321,7 @@ class PolicyTrainer:
         metrics |= self.held_out_metrics()
         if state.live is not None:
             metrics |= state.live.metrics(state.kl_control)
-        end_time = time.monotonic()
+        end_time = self.state.working_time()
         metrics |= {
             "time/rollout": rollout_seconds,
             "time/score": scored_time - start_time,

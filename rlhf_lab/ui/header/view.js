@@ -139,7 +139,8 @@ class Header {
   // They are replaced only when one has changed: a person may be about to press a button there.
   drawNotices(status, news, isOut) {
     const { demo, startup, mirror, warning, model } = status;
-    const key = JSON.stringify([demo, startup, mirror, warning, model, news, isOut]);
+    const unsaved = mirror && isUnsaved(mirror) && unsavedText(mirror); // not its age, which changes with every reply
+    const key = JSON.stringify([demo, startup, unsaved, warning, model, news, isOut]);
     if (key === this.drawnNotices) return;
     this.drawnNotices = key;
     const height = this.notices.offsetHeight;
@@ -292,7 +293,7 @@ function startupNotice(startup, currentModel) {
     </p>`;
   }
   const share = startup.total_bytes ? startup.downloaded_bytes / startup.total_bytes : 0;
-  return html`<div class="lab-notice startup" role="status" data-do="startup-notice">
+  return html`<div class="lab-notice startup" data-do="startup-notice">
     <div class="lab-row">
       <strong>Downloading ${startup.model}</strong><span class="muted">${downloadText(startup)}</span>
     </div>

@@ -12,7 +12,7 @@ import { counts, disputesText, foreignText, goalText, outcomeOfOnce } from './te
 import { SENT_ONCE, STRENGTHS, unansweredText, unstoredText } from './texts.js';
 import { requests } from '../shared/api.js';
 import { isMarked, markedDiff } from '../shared/diff.js';
-import { actionButton, fitTextHeights, isShortcut, progressBar } from '../shared/dom.js';
+import { actionButton, fitTextHeights, isShortcut, keepFocus, progressBar } from '../shared/dom.js';
 import { promptSection, promptView, textView, withCut } from '../shared/dom.js';
 import { displayName, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -176,7 +176,7 @@ class Label {
     if (isResumed && !state.notice) state.notice = 'Your last answer is stored now.';
     const person = state.you.name || annotatorName();
     if (once && !state.notice) state.notice = outcomeOfOnce(once, state, person);
-    if (current?.pair && pairKey(current) === pairKey(state)) this.updateSamePair(state);
+    if (current && pairKey(current) === pairKey(state)) this.updateSamePair(state);
     else this.draw(state);
     this.publishCounts();
     if (changesLabels) this.instant.expect('');
@@ -240,7 +240,7 @@ class Label {
     const newer = reply.counted_at > current.counted_at ? counts(reply) : {};
     Object.assign(current, { people_here: reply.people_here, length_note: reply.length_note }, newer);
     this.redrawNotes();
-    this.root.querySelector('.goal')?.replaceWith(goalView(current));
+    this.redrawNode('.goal', goalView(current));
     this.publishCounts();
     this.instant.load();
   }
@@ -261,15 +261,27 @@ class Label {
 
   // ---- what is on screen
 
-  // A reply about the same pair changes only counts, the next pair and the message.
+  // A reply about the same pair, or still about none, changes only counts, the next pair and the message.
   updateSamePair(state) {
     this.current = state;
     this.showMessage(state.notice);
     this.disableButtons();
     this.redrawNotes();
-    this.root.querySelector('.goal').replaceWith(goalView(state));
+    this.redrawNode('.goal', goalView(state));
+    this.redrawNode('.waiting', waitingView(state));
     const history = this.root.querySelector('details.history');
-    if (history?.open) this.loadHistory(history);
+    if (history?.open && (state.pair || state.notice)) this.loadHistory(history); // someone may be changing an answer
+    if (!state.pair) this.awaitPair();
+  }
+
+  awaitPair() {
+    this.sender.sendOpenedIn(this.current.you.role === 'viewer' ? 15_000 : 1500);
+  }
+
+  // Replace an element, unless it says the same already.
+  redrawNode(selector, node) {
+    const shown = this.root.querySelector(selector);
+    if (shown && !shown.isEqualNode(node)) keepFocus(this.root, () => shown.replaceWith(node));
   }
 
   /** @param {LabelState} state */
@@ -297,7 +309,7 @@ class Label {
     root.dataset.pair = state.pair ? state.pair.id : '';
     this.onReadyChange();
     for (const section of open.map((name) => root.querySelector(name)).filter(Boolean)) section.open = true;
-    if (!state.pair) this.sender.sendOpenedIn(isViewer ? 15_000 : 1500);
+    if (!state.pair) this.awaitPair();
   }
 
   // Another pair comes on screen; if it is that of the last vote, with what was entered then.
@@ -332,7 +344,7 @@ class Label {
   waitingSections(isViewer) {
     const join = html`<p><a class="lab-button lab-main" href="join">Join to label</a></p>`;
     return [
-      html`<div class="lab-card lab-empty" role="status">${this.current.waiting_text}${isViewer ? join : null}</div>`,
+      html`<div class="lab-card lab-empty" role="status">${waitingView(this.current)}${isViewer ? join : null}</div>`,
       isViewer ? null : html`<div class="others">${this.button('undo', 'Undo', 'U')}</div>`,
       this.instant.view(),
     ];
@@ -409,8 +421,7 @@ class Label {
   }
 
   redrawNotes() {
-    const [shown, notes] = [this.root.querySelector('.notes'), notesView(this.current)];
-    if (shown && shown.textContent !== notes.textContent) shown.replaceWith(notes);
+    this.redrawNode('.notes', notesView(this.current));
   }
 
   redrawOptional() {
@@ -482,6 +493,8 @@ function goalView(state) {
     ${progressBar('labels until the next reward model', state.labels, state.next_training_at)}
   </div>`;
 }
+
+const waitingView = ({ waiting_text: text }) => html`<span class="waiting">${text}</span>`;
 
 const notesView = ({ quality_note: quality, length_note: length }) =>
   html`<div class="notes">

@@ -2,6 +2,7 @@
 // Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules, gold pairs
 // and removing a person.
 import { requests } from '../shared/api.js';
+import { redraw } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { isOperator } from '../shared/session.js';
@@ -25,7 +26,7 @@ class People {
     // The operator's invitation; undefined until it has arrived, null if others cannot reach this lab.
     this.invitation = /** @type {import('../api_types').Invitation | null | undefined} */ (undefined);
     this.sortKey = 'labels';
-    this.drawnRules = '';
+    this.drawnRules = this.drawnCards = '';
     this.cards = html`<div class="cards"></div>`;
     this.rules = html`<div class="cards"></div>`;
     this.gold = new GoldCard(api, () => this.state.leaderboard);
@@ -60,13 +61,14 @@ class People {
 
   draw() {
     this.drawRules();
-    const focusedColumn = /** @type {any} */ (document.activeElement)?.dataset.sort;
+    const key = JSON.stringify([this.state, this.role(), this.invitation ?? String(this.invitation), this.sortKey]);
+    if (key === this.drawnCards) return; // a link that is being copied stays selected
+    this.drawnCards = key;
     const presence = presenceCard(this.state, this.role());
     const invitation =
       this.invitation === undefined ? [] : [invitationCard(this.invitation, this.settings.page_command)];
     const board = leaderboard(this.state, this.sortKey, (key) => this.sort(key));
-    this.cards.replaceChildren(...(this.invitation ? [...invitation, presence] : [presence, ...invitation]), board);
-    if (focusedColumn) this.root.querySelector(`[data-sort=${focusedColumn}]`)?.focus();
+    redraw(this.cards, ...(this.invitation ? [...invitation, presence] : [presence, ...invitation]), board);
   }
 
   // The role of this visitor. The operator's secret gives all rights and does not change the name.

@@ -1,6 +1,6 @@
 // @ts-check
 // The training of reward models: the bar that starts it, and the card of one in progress.
-import { actionButton, progressBar, selectField } from '../shared/dom.js';
+import { actionButton, progressBar, selectField, setText } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorNotice, operatorOnly } from '../shared/session.js';
@@ -79,7 +79,9 @@ function visitorBar(state, nextText, trainAsVisitor) {
 export function trainingCard(charts, losses) {
   const label = 'loss of the training in progress, by update';
   return html`<div class="lab-card training" data-do="training">
-    <div class="lab-row"><h2></h2><span class="muted lab-grow" role="status"></span></div>
+    <div class="lab-row">
+      <h2></h2><span class="muted lab-grow"><span role="status"></span><span class="left"></span></span>
+    </div>
     ${progressBar('training of the reward model', 0)}
     <p class="muted note"></p>
     <p class="muted">${LOSS_HINT}</p>
@@ -92,7 +94,8 @@ export function updateTraining(card, job, charts) {
   const share = Math.round(100 * job.progress);
   const left = timeLeftText(job.eta_s, job.progress, 'about ');
   const stage = job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts';
-  card.querySelector('[role=status]').textContent = job.running ? `${stage} · ${share} %${left}` : job.status_text;
+  setText(card.querySelector('[role=status]'), job.running ? stage : job.status_text);
+  setText(card.querySelector('.left'), job.running ? ` · ${share} %${left}` : '');
   card.querySelector('h2').textContent = job.running ? 'Training on the labels' : 'Waiting for training to start';
   card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
   card.querySelector('.lab-bar > i').style.width = `${share}%`;

@@ -169,10 +169,10 @@ class RewardScreen {
   }
 
   // Other people's answers do not matter here until the screen is opened again.
-  async updateCheck(isNew) {
+  async updateCheck() {
     const model = this.report?.id;
     if (!model) this.check = null;
-    else if (isNew || this.check?.is_open || this.check?.can_judge) this.check = await api.check({ model });
+    else if (!this.check || this.check.is_open || this.check.can_judge) this.check = await api.check({ model });
   }
 
   async send(request) {
@@ -218,7 +218,7 @@ class RewardScreen {
       Object.assign(this, { report: null, check: null, checkError: '' }); // nothing is drawn of another model meanwhile
       this.report = model ? await api.report({ model: model.id }) : null;
     }
-    await this.updateCheck(isNew);
+    await this.updateCheck();
     this.draw();
     this.showWanted();
     await this.words.update();

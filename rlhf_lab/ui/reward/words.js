@@ -1,6 +1,6 @@
 // @ts-check
 // The card "Words that raise or lower the score": a text of the labels or of one's own, scored token by token.
-import { conversationField } from '../shared/dom.js';
+import { conversationField, setText } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { labelsBehind, missingText } from './labels_behind.js';
@@ -121,9 +121,14 @@ export class WordScores {
     if (pending.job) {
       const answer = await this.api.explanation({ job: pending.job });
       pending.running = answer.running;
-      if (!answer.is_waiting) this.finish(pending, answer);
+      if (!answer.is_waiting) {
+        this.finish(pending, answer);
+        return;
+      }
     }
-    this.draw();
+    const waiting = this.container()?.querySelector('.waiting');
+    if (waiting) waitingTexts(pending).forEach((text, i) => setText(waiting.children[i], text));
+    else this.draw();
   }
 
   finish(pending, result) {
@@ -192,7 +197,10 @@ export class WordScores {
   }
 }
 
-const waitingView = (pending) => html`<p class="muted" role="status">${waitingText(pending)}</p>`;
+const waitingView = (pending) => {
+  const [words, clock] = waitingTexts(pending);
+  return html`<p class="muted waiting"><span role="status">${words}</span><span>${clock}</span></p>`;
+};
 
 // The word to which a token belongs: its tokens from the last white space to the next, {name, tokens: [first, end]}.
 export function wordAt(tokens, index) {
@@ -203,8 +211,10 @@ export function wordAt(tokens, index) {
   return { name: tokens.slice(first, end).join('').trim() || tokenName(tokens[index], true), tokens: [first, end] };
 }
 
-const waitingText = ({ running, askedAt }) =>
-  `${running ? 'The engine is scoring the text' : ENGINE_HINT} (${formatDuration((Date.now() - askedAt) / 1000)}) …`;
+const waitingTexts = ({ running, askedAt }) => [
+  running ? 'The engine is scoring the text' : ENGINE_HINT,
+  ` (${formatDuration((Date.now() - askedAt) / 1000)}) …`,
+];
 
 // choose(i): a token was chosen; null where no labels are shown.
 function resultView({ failure, score, tokens, token_scores: scores }, choose) {

@@ -98,6 +98,11 @@ export function sparkline(values, y, attributes) {
   );
 }
 
+// Sets a text that is drawn again and again: a screen reader reads a status aloud whenever its text is set.
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 // Show the result of an action in an element. Errors that are still shown are cleared when another tab is opened.
 export function showNotice(notice, text, isError = false) {
   notice.hidden = !text;

@@ -14,14 +14,19 @@ export function poll(element, update, ms) {
     busy = true;
     try {
       await update();
+      if (failures >= 3) reasons.clear(); // the others may work again, too
       failures = 0;
+      reasons.delete(element);
     } catch (error) {
       failures += 1;
-      if (failures === 3) setOffline(true, error.isReply ? error.message : '');
+      if (failures >= 3 && error.isReply) reasons.set(element, error.message);
+      else reasons.delete(element);
+      if (failures === 3) setOffline(true);
     } finally {
       busy = false;
     }
     if (failures === 0) setOffline(false);
+    showReason();
   }
   const onVisibility = () => {
     if (!document.hidden) pollNow();
@@ -46,11 +51,19 @@ export function poll(element, update, ms) {
   return pollNow;
 }
 
+// What the lab says to requests that it refuses again and again, by the element that they are for; shown by the header
+// while the element is on screen, also if the lab answers other requests.
+const reasons = new Map();
+function showReason() {
+  for (const element of reasons.keys()) if (!element.isConnected) reasons.delete(element);
+  const header = document.querySelector('.lab-header');
+  const shown = [...reasons.keys()].find((element) => element.offsetParent !== null);
+  if (shown && header) header.dataset.reason = reasons.get(shown);
+  else header?.removeAttribute('data-reason');
+}
+
 let wasOffline = false;
-// reason: the error message of the lab; '' if it does not reply.
-function setOffline(isOffline, reason = '') {
-  if (isOffline) document.querySelector('.lab-header')?.toggleAttribute('data-reason', !!reason);
-  if (isOffline && reason) document.querySelector('.lab-header').dataset.reason = reason;
+function setOffline(isOffline) {
   if (isOffline === wasOffline) return;
   wasOffline = isOffline;
   document.body.classList.toggle('lab-offline', isOffline);

@@ -3,7 +3,7 @@
 // one slider, and the token view. A recorded run (replay.js) is drawn in the same way.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { actionButton } from '../shared/dom.js';
+import { actionButton, setText } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { getItem, openTab, operatorOnly, setItem, WANTED_RUN, WANTED_TEXT } from '../shared/session.js';
@@ -181,7 +181,7 @@ class TrainScreen {
       (step) => samples.goTo(nearest(samples.steps, step)),
       bar.details,
     );
-    const activity = html`<p class="lab-notice" role="status" hidden></p>`;
+    const activity = html`<p class="lab-notice" hidden><span role="status"></span><span></span></p>`;
     this.parts = { bar, curves, samples, activity };
     this.root.dataset.run = runId;
     delete this.root.dataset.elsewhere;
@@ -203,7 +203,8 @@ class TrainScreen {
     const shown = activityText(status, text, startedAt === null ? null : (performance.now() - startedAt) / 1000);
     activity.hidden = !text;
     activity.classList.toggle('bad', status === 'failed');
-    if (activity.textContent !== shown) activity.textContent = shown;
+    setText(activity.firstChild, text);
+    setText(activity.lastChild, shown.slice(text.length)); // the clock, which is not read aloud each second
   }
 
   /** @param {RunElsewhere[]} elsewhere */

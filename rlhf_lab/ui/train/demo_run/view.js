@@ -1,7 +1,7 @@
 // @ts-check
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
 import { requests } from '../../shared/api.js';
-import { actionButton, fillProposed, showNotice } from '../../shared/dom.js';
+import { actionButton, fillProposed, setText, showNotice } from '../../shared/dom.js';
 import { resetText } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
@@ -106,7 +106,7 @@ class DemoRun {
     const hasRun = state.own_run !== null;
     fillProposed(this.inputs, this.proposed, state);
     this.root.querySelector('h2').textContent = hasRun ? 'Your run' : 'Start a run of your own';
-    this.control('status').textContent = state.status_text;
+    setText(this.control('status'), state.status_text);
     this.root.querySelector('.fields').hidden = this.control('estimate').hidden = hasRun;
     this.control('stop').hidden = !hasRun;
     this.control('reset').textContent = `${this.rules} ${resetText(state)}`;

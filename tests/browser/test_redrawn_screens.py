@@ -1,0 +1,219 @@
+"""Screens that are drawn again and again: what a person reads, types or selects there stays. In a browser without a lab."""
+
+from pathlib import Path
+
+import pytest
+
+import rlhf_lab.ui
+
+STYLE = Path(rlhf_lab.ui.__file__).parent / "shared" / "page.css"
+#: serve(replies): answers the requests of a screen; a reply is a function of the payload. text(selector): of an element.
+PRELUDE = """
+const serve = (replies) => {
+  window.fetch = async (address, { body }) => {
+    const answer = replies[String(address).replace('lab-api/', '')]?.(JSON.parse(body)) ?? { error: `No ${address}.` };
+    return { json: async () => ('error' in answer ? answer : { reply: answer.reply, ...answer }) };
+  };
+};
+const say = (reply) => ({ reply: structuredClone(reply) });
+const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+const until = async (condition) => { for (let i = 0; i < 400 && !condition(); i += 1) await pause(25); };
+const find = (selector) => document.querySelector(selector);
+const text = (selector) => find(selector)?.textContent;
+const { html } = await import('/shared/html.js');
+const { redraw } = await import('/shared/dom.js');
+const show = (classes) => {
+  const element = html`<div><div class=${`lab ${classes}`}></div></div>`;
+  document.body.replaceChildren(html`<div class="lab-header">header</div>`, element);
+  return element;
+};
+const mutationsIn = (node) => {
+  const seen = [];
+  const watcher = new MutationObserver((records) => seen.push(...records));
+  watcher.observe(node, { subtree: true, childList: true, characterData: true });
+  return () => { seen.push(...watcher.takeRecords()); return seen.length; };
+};
+"""
+
+
+@pytest.fixture
+def run(module_page):
+    """run(code): what an asynchronous function of this body returns."""
+    yield lambda code: module_page.evaluate(f"async () => {{ {PRELUDE} {code} }}")
+    module_page.evaluate("document.body.replaceChildren()")
+
+
+def test_what_is_typed_while_no_pair_is_ready_stays(run):
+    code = """
+      let asked = 0;
+      const project = { project_created_at: 1, name: 'p', prompt_set: 'tales' };
+      const you = { name: 'Ann', role: 'operator' };
+      const counts = { counted_at: 1, labels: 1, simulated: 0, next_training_at: 9, labels_to_next: 8, has_model: false };
+      const rest = { training_text: '', guide_note: '', people_here: 2, you, length_note: '', project_created_at: 1 };
+      const state = {
+        ...counts, ...rest, project, pair: null, next_pair: null, may_edit: true, can_undo: true, can_redo: false,
+        guideline: '', quality_note: '', notice: '',
+      };
+      const turns = [{ role: 'user', content: 'Once' }];
+      const vote = { id: 4, turns, left: 'a', right: 'b', cut: {}, choice: 'left', strength: '', note: '' };
+      serve({
+        'label/opened': () => say({ ...state, waiting_text: `The engine writes: ${asked += 1}` }),
+        'label/presence': () => say({ ...counts, ...rest }),
+        'label/disputed': () => say({ count: 0, prompts: [] }),
+        'label/recent_votes': () => say([{ ...vote, adjudication: false }]),
+      });
+      const element = show('lab-label');
+      const { default: mount } = await import('/label/view.js');
+      const judge = (name) => ({ name, description: name, prompt_set: name === 'cheerful' ? 'tales' : '' });
+      mount({ element, props: { data: { judges: ['cheerful', 'polite'].map(judge) } } });
+      await until(() => find('.history'));
+      find('.history').open = find('.talks').open = true;
+      await until(() => find('.earlier .note'));
+      Object.assign(find('.earlier .note'), { value: 'a word' });
+      find('.talks select').value = 'polite';
+      find('[data-do=log-out]').focus();
+      const before = asked;
+      await until(() => asked >= before + 2);
+      await pause(100);
+      return [
+        text('.lab-empty') === `The engine writes: ${asked}`, find('.earlier .note').value, find('.talks select').value,
+        document.activeElement.dataset.do,
+      ];"""
+    assert run(code) == [True, "a word", "polite", "log-out"]
+
+
+def test_the_page_of_people_is_drawn_again_only_if_something_has_changed(run):
+    code = """
+      let asked = 0;
+      let present = ['Ann'];
+      const you = { name: '', role: 'viewer' };
+      const row = { annotator: 'Ann', labels: 2, repeated: 0, same: 0, shared: 0, agreed: 0 };
+      const state = { you, leaderboard: [row], has_agreement: true, rules: {} };
+      serve({ 'people/state': () => (asked += 1) && say({ ...state, present }) });
+      const { setOperator } = await import('/shared/session.js');
+      setOperator(false);
+      const { default: mount } = await import('/people/view.js');
+      mount({ element: show('lab-people'), props: { data: { fields: [], page_command: 'x' } } });
+      await until(() => find('[data-sort=labels]'));
+      const title = find('.lab-people h2');
+      getSelection().selectAllChildren(title);
+      find('[data-sort=others]').focus();
+      await pause(200);
+      let before = asked;
+      await until(() => asked > before);
+      await pause(100);
+      const kept = [find('.lab-people h2') === title, String(getSelection())];
+      [before, present] = [asked, ['Ann', 'Bob']];
+      await until(() => asked > before);
+      await pause(100);
+      return [...kept, text('.lab-people h2'), document.activeElement.dataset.sort];"""
+    assert run(code) == [True, "One person is connected", "2 people are connected", "others"]
+
+
+def test_a_clock_is_not_read_aloud(run):
+    code = """
+      const { WordScores } = await import('/reward/words.js');
+      const { trainingCard, updateTraining } = await import('/reward/training.js');
+      document.body.append(html`<div class="tokens"></div>`);
+      let running = false;
+      const api = { explain: async () => ({ job: 1 }), explanation: async () => ({ is_waiting: true, running }) };
+      const words = new WordScores(api, () => find('.tokens'));
+      words.draft = { prompt: '', text: 'x' };
+      await words.explain();
+      await words.update();
+      const charts = { create: () => html`<p class="plot"></p>`, draw() {} };
+      const card = trainingCard(charts, () => []);
+      const job = { running: true, stage: 'validation fit', loss: [], note: '', eta_s: 40, progress: 0.1 };
+      updateTraining(card, job, charts);
+      const counts = [find('.tokens [role=status]'), card.querySelector('[role=status]')].map(mutationsIn);
+      words.pending.askedAt -= 7000;
+      await words.update();
+      updateTraining(card, { ...job, progress: 0.2, eta_s: 30 }, charts);
+      const quiet = counts.map((count) => count());
+      running = true;
+      await words.update();
+      return [quiet, counts[0]() > 0, text('.tokens'), card.querySelector('.lab-row').textContent];"""
+    quiet, is_told, waiting, training = run(code)
+    assert (quiet, is_told) == ([0, 0], True)
+    assert waiting == "The engine is scoring the text (7 s) …"
+    assert training.endswith("validation fit · 20 % · about 30 s left")
+
+
+def test_a_notice_of_the_header_is_replaced_only_if_it_changes(run):
+    code = """
+      let age = 0;
+      const engine = { label: 'engine idle', style: 'rest', description: '', device: '', memory_mib: null };
+      const status = {
+        project: 'p', model: 'm', project_created_at: 1, counted_at: 1, labels: 0, simulated: 0, reward: null, job: null,
+        engine: { ...engine, is_working: false }, run: null, demo: null, startup: null, warning: 'The disk is full.',
+        is_operator: true, may_label: true, can_invite: false, guide: null,
+      };
+      const mirror = () => ({ repository: 'a/b', saved_at: 1, age_s: (age += 1), problem: '', is_late: false });
+      serve({ 'header/status': () => say({ ...status, mirror: mirror() }) });
+      const { default: mount } = await import('/header/view.js');
+      const element = show('lab-header');
+      document.querySelector('body > .lab-header').remove();
+      mount({ element, props: { data: { definitions: {}, charts: {}, page_command: 'x' } } });
+      await until(() => find('.lab-header [role=alert]'));
+      const notice = find('.lab-header [role=alert]');
+      await until(() => age > 2);
+      await pause(100);
+      return [text('[data-do=mirror]').trim(), find('.lab-header [role=alert]') === notice];"""
+    saved, is_same = run(code)
+    assert saved.startswith("Saved 3 s ago")
+    assert is_same
+
+
+def test_why_the_lab_refuses_the_requests_of_a_screen_stays_in_the_header(run, module_page):
+    module_page.add_style_tag(path=STYLE)
+    code = """
+      const { poll } = await import('/shared/poll.js');
+      const element = show('x');
+      element.append(html`<p class="one">1</p>`, html`<p class="two">2</p>`);
+      const shown = () => getComputedStyle(find('.lab-header'), '::after').content;
+      let isBroken = true;
+      const fail = async () => { if (isBroken) throw Object.assign(new Error('It is damaged.'), { isReply: true }); };
+      const pollNow = poll(find('.one'), fail, 20);
+      poll(find('.two'), async () => {}, 20);
+      await pause(1500);
+      const seen = [shown(), document.body.classList.contains('lab-offline')];
+      find('.one').hidden = true; // another screen is open
+      await pause(100);
+      seen.push(shown());
+      find('.one').hidden = false;
+      isBroken = false;
+      await pollNow();
+      seen.push(shown());
+      return seen;"""
+    first, is_offline, hidden, last = run(code)
+    assert first.strip('"') in ("It is damaged.", "attr(data-reason)")
+    assert (is_offline, hidden, last) == (False, "none", "none")
+
+
+def test_the_check_of_a_reward_model_is_asked_for_again_after_a_lost_request(run):
+    code = """
+      let checks = 0;
+      const stats = { right: 0, decided: 0, low: 0, high: 1, chosen_right: 0, chosen_decided: 0 };
+      const model = { id: 3, labels: 9, accuracy: null, low: null, high: null, source: 'human', source_text: 'people' };
+      const state = {
+        project: 1, models: [{ ...model, created_at: 1 }], default_id: 3, job: null, last_training: 0, cancelled: false,
+        failed: '', labels: { human: 9, simulated: 0, goals: { human: 20, simulated: 40 } }, instant: null,
+        prediction_stats: { human: stats, simulated: stats }, estimates_key: '',
+      };
+      const report = {
+        id: 3, counts_hidden: true, ties: 0, folds: 0, train_accuracy: null, chosen_scores: [], rejected_scores: [],
+        length_correlation: null, loss: [], note: '', example_texts: [], calibration: [], calibration_error: null,
+        disagreements: [], attributes: [],
+      };
+      const check = { pairs: 8, note: 'A note.', test: null, text: '', is_open: false, can_judge: false };
+      serve({
+        'reward/state': () => say(state), 'reward/report': () => say(report),
+        'reward/check': () => ((checks += 1) > 1 ? say(check) : { error: 'Too many requests.' }),
+      });
+      window.Plotly ??= { purge() {}, react() {} };
+      const { default: mount } = await import('/reward/view.js');
+      const props = { data: { layout: {}, config: {}, is_demo: false } };
+      mount({ element: show('lab-reward'), props, trigger() {}, watch() {} });
+      await until(() => find('.check'));
+      return [checks, text('.check .muted')?.endsWith('A note.')];"""
+    assert run(code) == [2, True]
