@@ -7,6 +7,7 @@ heartbeat shows that it is alive.
 
 import contextlib
 import itertools
+import math
 import os
 import socket
 import subprocess
@@ -34,6 +35,7 @@ STATE_STARTING = "starting"  # of an engine that has not loaded torch yet
 START_TIMEOUT_S, HEARTBEAT_TIMEOUT_S = 600.0, 120.0
 REMOTE_START_TIMEOUT_S, REMOTE_HEARTBEAT_TIMEOUT_S = 120.0, 10.0
 GONE_AFTER_S = 60.0  # an engine on another machine counts as gone after this long without a heartbeat
+MAX_CLOCK_DIFFERENCE_S = 3600.0
 #: An engine that ends while loading is restarted at once, then after 30, 60, 120 … seconds.
 FAILED_START_DELAY_S, MAX_FAILED_START_DELAY_S = 30.0, 600.0
 PROCESS_POLL_S = 1.0
@@ -236,16 +238,16 @@ def _recent_engines(conn: Connection) -> list[EngineRow]:
 
 def state_of_process(row: EngineRow) -> EngineState:
     """The state of one engine process, from its row and, on this machine, from the process itself."""
-    now, is_here = time.time(), row.process.host == socket.gethostname()
+    is_here = row.process.host == socket.gethostname()
     if row.stopped_at is not None:
         return EngineState.ABSENT
     if is_here and _find_process(row.process) is None:
         return EngineState.DEAD
     if row.beat_at is None or row.state == STATE_STARTING:
         timeout = START_TIMEOUT_S if is_here else REMOTE_START_TIMEOUT_S
-        return EngineState.STARTING if now - row.started_at < timeout else EngineState.DEAD
+        return EngineState.STARTING if _seconds_since(row.started_at) < timeout else EngineState.DEAD
     timeout = HEARTBEAT_TIMEOUT_S if is_here else REMOTE_HEARTBEAT_TIMEOUT_S
-    return EngineState.ALIVE if now - row.beat_at < timeout else EngineState.DEAD
+    return EngineState.ALIVE if _seconds_since(row.beat_at) < timeout else EngineState.DEAD
 
 
 def is_gone(row: EngineRow) -> bool:
@@ -253,7 +255,13 @@ def is_gone(row: EngineRow) -> bool:
     if row.process.host == socket.gethostname():
         return _find_process(row.process) is None
     last_sign = row.beat_at or row.started_at
-    return row.stopped_at is not None or time.time() - last_sign > GONE_AFTER_S
+    return row.stopped_at is not None or _seconds_since(last_sign) > GONE_AFTER_S
+
+
+def _seconds_since(moment: float) -> float:
+    """Infinite for a moment far in the future: the clock has been set back since. Clocks of two machines may differ a little."""
+    seconds = time.time() - moment
+    return seconds if seconds > -MAX_CLOCK_DIFFERENCE_S else math.inf
 
 
 def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:

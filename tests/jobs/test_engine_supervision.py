@@ -96,6 +96,9 @@ def test_a_heartbeat_identifies_the_process(db: Database) -> None:
         ({"beat_at": 0, "pid": 2**22 + 1}, DEAD),  # no such process
         ({"beat_at": -9, "host": "elsewhere", "pid": 2**22 + 1}, ALIVE),
         ({"beat_at": -11, "host": "elsewhere"}, DEAD),
+        ({"beat_at": +600, "host": "elsewhere"}, ALIVE),  # its clock is ahead
+        ({"beat_at": +7200, "host": "elsewhere"}, DEAD),  # the clock was set back
+        ({"beat_at": None, "started_at": +7200, "host": "elsewhere"}, DEAD),
         ({"beat_at": 0, "stopped_at": 0}, ABSENT),
     ],
 )
