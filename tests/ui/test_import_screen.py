@@ -15,6 +15,7 @@ from rlhf_lab.errors import DataError
 from rlhf_lab.importers.__main__ import handle_request
 from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.summary import format_undo
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.import_batches import ImportUndo
 from rlhf_lab.store.run_metrics import metrics_since
 from rlhf_lab.store.runs import runs
@@ -67,6 +68,18 @@ def test_processes_read_and_import(screen_and_processes, upload):
     assert question["columns"] == ["question", "good", "bad"]
     done = screen_and_processes.save(upload(ROWS) | MAPPED)
     assert done["message"].startswith("Imported: 2 votes from my votes.jsonl, on ")
+
+
+def test_nothing_is_imported_into_another_project_than_that_of_the_preview(screen, ctx, upload):
+    request = upload(ROWS) | MAPPED
+    project = screen.preview(request)["project"]
+    assert project == ctx.project.id
+    other = new_project(ctx.db)
+    error = screen.save(request | {"project": project})["error"]
+    assert error.startswith("Another project has been opened. Nothing was imported.")
+    assert not sum(vote_counts(ctx.db, other.id)[Source.HUMAN].values())
+    assert screen.preview(request)["project"] == other.id
+    assert "Imported: 2 votes" in screen.save(request | {"project": other.id})["message"]
 
 
 def test_preview_mapping_and_import(screen, ctx, upload):

@@ -61,6 +61,9 @@ class DataPayload(Payload):
 
 
 class ImportPayload(DataPayload):
+    """project: the one for which the page shows a preview."""
+
+    project: int | None = None
     use_prompts: bool = False
     drop_duplicates: bool = False
     skip_broken: bool = False
@@ -122,8 +125,9 @@ class ImportQuestion(TypedDict):
 
 
 class DataReply(TypedDict):
-    """A question, or a preview, with a message after an import."""
+    """A question, or a preview, with a message after an import. project: the open one."""
 
+    project: int
     question: ImportQuestion | None
     preview: Preview | None
     message: str
@@ -155,13 +159,18 @@ def imports(ctx: Context, query: Payload) -> ImportList:
 
 @api.action(DataPayload, role=Role.OPERATOR)
 def preview(ctx: Context, payload: DataPayload) -> DataReply:
-    return read_data(process_request(ctx, payload))
+    return read_data(ctx, process_request(ctx, payload))
 
 
 @api.action(ImportPayload, role=Role.OPERATOR)
 def save(ctx: Context, payload: ImportPayload) -> DataReply:
     """Import data."""
+    if payload.project is not None:
+        require_open_project(
+            ctx, payload.project, "Nothing was imported. Read the data again, to see what this one gets."
+        )
     return read_data(
+        ctx,
         {
             **process_request(ctx, payload),
             "save": True,
@@ -169,7 +178,7 @@ def save(ctx: Context, payload: ImportPayload) -> DataReply:
             "use_prompts": payload.use_prompts,
             "drop_duplicates": payload.drop_duplicates,
             "skip_broken": payload.skip_broken,
-        }
+        },
     )
 
 
@@ -202,9 +211,9 @@ def undo(ctx: Context, payload: ImportId) -> str:
     return f"Undone: {format_undo(undo_import(ctx.db, payload.project, payload.import_id), completed=True)}"
 
 
-def require_open_project(ctx: Context, project_id: int) -> None:
+def require_open_project(ctx: Context, project_id: int, advice: str = "Reload the list.") -> None:
     if project_id != ctx.project.id:
-        raise ConfigError("Another project has been opened. Reload the list.")
+        raise ConfigError(f"Another project has been opened. {advice}")
 
 
 def process_request(ctx: Context, payload: DataPayload) -> ImportProcessRequest:
@@ -230,9 +239,9 @@ def process_request(ctx: Context, payload: DataPayload) -> ImportProcessRequest:
     return {**request, **config, "what": dataset, "split": payload.split or "train"}
 
 
-def read_data(request: ImportProcessRequest) -> DataReply:
+def read_data(ctx: Context, request: ImportProcessRequest) -> DataReply:
     """Raises DataError for an error that no answer of the person resolves."""
-    result = run_in_subprocess(request)
+    project, result = ctx.project.id, run_in_subprocess(request)
     if "columns" in result:
         how = (
             "Choose an answer below."
@@ -244,10 +253,11 @@ def read_data(request: ImportProcessRequest) -> DataReply:
             "columns": result["columns"],
             "answers": result["answers"],
         }
-        return {"question": question, "preview": None, "message": ""}
+        return {"project": project, "question": question, "preview": None, "message": ""}
     if "error" in result:
         raise DataError(str(result["error"]))
-    return {"question": None, "preview": preview_of(result["preview"]), "message": result.get("message", "")}
+    preview = preview_of(result["preview"])
+    return {"project": project, "question": None, "preview": preview, "message": result.get("message", "")}
 
 
 def preview_of(importers_preview: dict[str, Any]) -> Preview:

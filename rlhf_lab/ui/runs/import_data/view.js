@@ -28,6 +28,7 @@ class ImportData {
     this.data = data;
     this.fields = /** @type {Record<string, any>} */ ({}); // the controls of the form by name
     this.file = null; // {path, name} of the uploaded file
+    this.project = /** @type {number | null} */ (null); // of the preview
     this.isUploading = false;
     this.isChanging = false; // something is being imported or undone
     this.requestCount = 0;
@@ -178,12 +179,14 @@ class ImportData {
 
   async look() {
     const reply = await this.send(() => api.preview(this.input(), READ_MS), 'Reading it …');
+    if (reply) this.project = reply.project;
     if (reply?.question) this.preview.ask(reply.question);
     else if (reply) this.preview.show(reply.preview);
   }
 
   async save(ticks) {
-    const reply = await this.send(() => api.save({ ...this.input(), ...ticks }, READ_MS), 'Importing …', true);
+    const request = { ...this.input(), ...ticks, project: this.project };
+    const reply = await this.send(() => api.save(request, READ_MS), 'Importing …', true);
     if (reply?.question) this.preview.ask(reply.question);
     else if (reply) {
       this.setFile(null);
