@@ -18,7 +18,7 @@ test('the score of a model in a tournament, and what the answers do not determin
   assert.equal(text(-2.5, null, -0.4), 'below −0.40');
   assert.equal(text(1, null, null), 'too few answers');
   assert.equal(text(null, null, null), 'not compared');
-  assert.equal(scoreText({ contestant: 0, score: 0, low: null, high: null }), '0 (reference)');
+  assert.equal(scoreText({ contestant: 0, score: 0, low: null, high: null }), '0 (by definition)');
 });
 
 test('how often a model was preferred to another one', () => {

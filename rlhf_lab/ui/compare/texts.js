@@ -39,7 +39,7 @@ export function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
 // The score of a row of the ranking with its 95 % interval; null stands for what the answers do not determine.
 /** @param {Pick<Standing, 'contestant' | 'score' | 'low' | 'high'>} row */
 export function scoreText({ contestant, score, low, high }) {
-  if (contestant === 0) return '0 (reference)';
+  if (contestant === 0) return '0 (by definition)';
   if (score === null) return 'not compared';
   if (low === null && high === null) return 'too few answers';
   if (high === null) return `above ${formatFixedDifference(low)}`;
