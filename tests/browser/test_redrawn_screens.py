@@ -58,6 +58,7 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
       const vote = { id: 4, turns, left: 'a', right: 'b', cut: {}, choice: 'left', strength: '', note: '' };
       serve({
         'label/opened': () => say({ ...state, waiting_text: `The engine writes: ${asked += 1}` }),
+        'label/undo': () => say({ ...state, waiting_text: '', notice: 'There is nothing to undo.' }),
         'label/presence': () => say({ ...counts, ...rest }),
         'label/disputed': () => say({ count: 0, prompts: [] }),
         'label/recent_votes': () => say([{ ...vote, adjudication: false }]),
@@ -69,6 +70,8 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
       await until(() => find('.history'));
       find('.history').open = find('.talks').open = true;
       await until(() => find('.earlier .note'));
+      await until(() => { find('[data-do=undo]').click(); return text('.message'); });
+      await pause(200); // the list of earlier answers is read again
       Object.assign(find('.earlier .note'), { value: 'a word' });
       find('.talks select').value = 'polite';
       find('[data-do=log-out]').focus();
@@ -77,9 +80,9 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
       await pause(100);
       return [
         text('.lab-empty') === `The engine writes: ${asked}`, find('.earlier .note').value, find('.talks select').value,
-        document.activeElement.dataset.do,
+        document.activeElement.dataset.do, text('.message'),
       ];"""
-    assert run(code) == [True, "a word", "polite", "log-out"]
+    assert run(code) == [True, "a word", "polite", "log-out", "There is nothing to undo."]
 
 
 def test_the_page_of_people_is_drawn_again_only_if_something_has_changed(run):
@@ -217,3 +220,50 @@ def test_the_check_of_a_reward_model_is_asked_for_again_after_a_lost_request(run
       await until(() => find('.check'));
       return [checks, text('.check .muted')?.endsWith('A note.')];"""
     assert run(code) == [2, True]
+
+
+def test_a_name_that_is_being_typed_stays_when_another_run_is_ticked(run):
+    code = """
+      const run = (id) => ({
+        id, name: `run ${id}`, outside_file: '', algorithm: 'ppo', status: 'done', step: 4, total_steps: 4, message: '',
+        created_at: 1, score: null, kl: null, gold: null, sparkline: [], is_resumable: false, is_active: false,
+      });
+      const overview = { project: 1, name: 'p', runs: [run(2), run(1)], lab_command: 'x', unlisted_count: 0 };
+      serve({
+        'runs/overview': () => say({ ...overview, reward_models: [], labels: {}, annotators: { human: [] } }),
+        'runs/compare': () => say(null),
+      });
+      const { setOperator } = await import('/shared/session.js');
+      setOperator(true);
+      const { default: mount } = await import('/runs/view.js');
+      const data = { layout: {}, config: {}, max_runs: 6, window: 5, buckets: 9, titles: {} };
+      mount({ element: show('lab-runs'), props: { data } });
+      await until(() => find('[data-do=run-rename]'));
+      find('[data-do=run-rename][data-run="2"]').click();
+      find('[data-do=run-name]').value = 'a longer name';
+      find('[data-do=run-choose][data-run="1"]').click();
+      await pause(100);
+      return [find('[data-do=run-name]').value, find('[data-do=run-choose][data-run="1"]').checked];"""
+    assert run(code) == ["a longer name", False]
+
+
+def test_a_button_of_the_measured_lengths_keeps_the_focus(run):
+    code = """
+      const states = ['absent', 'starting', 'alive'];
+      let asked = 0;
+      const state = { current: 1, projects: [], download: null, length: { is_measuring: false, failure: 'It ended.' } };
+      const engine = () => ({ state: states[Math.min(2, asked += 1)], stoppable: false });
+      serve({ 'project/state': () => say({ ...state, engine: engine() }) });
+      const { setOperator } = await import('/shared/session.js');
+      setOperator(true);
+      const { default: mount } = await import('/project/view.js');
+      const data = { models: [], prompt_sets: [], suffixes: [], max_bytes: 1, has_secret: false };
+      mount({ element: show('lab-project'), props: { data } });
+      await until(() => find('[data-do=length-measure]'));
+      await pause(100);
+      find('[data-do=length-measure]').focus();
+      const before = asked;
+      await until(() => asked > before);
+      await pause(100);
+      return document.activeElement.dataset.do;"""
+    assert run(code) == "length-measure"

@@ -264,7 +264,8 @@ class Label {
   // A reply about the same pair, or still about none, changes only counts, the next pair and the message.
   updateSamePair(state) {
     this.current = state;
-    this.showMessage(state.notice);
+    const isNews = state.notice || state.pair || this.root.querySelector('.message .bad');
+    if (isNews) this.showMessage(state.notice); // otherwise the last message stays while no pair is ready
     this.disableButtons();
     this.redrawNotes();
     this.redrawNode('.goal', goalView(state));

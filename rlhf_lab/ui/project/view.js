@@ -1,7 +1,7 @@
 // @ts-check
 // Screen "Project": the list of projects, a new one, the operator's secret, the lab's folder and engine.
 import { requests } from '../shared/api.js';
-import { showNotice } from '../shared/dom.js';
+import { redraw, showNotice } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
@@ -97,7 +97,7 @@ class Project {
     if (!length) return;
     const accept = (event) => this.pressLength(event.target, 'accept_length');
     const measure = (event) => this.pressLength(event.target, 'measure_length');
-    this.lengthCard.replaceChildren(lengthContent(length, { accept, measure }));
+    redraw(this.lengthCard, lengthContent(length, { accept, measure }));
   }
 
   async pressLength(button, name) {

@@ -84,7 +84,7 @@ class Runs {
     if (!isChosen) this.slots.delete(run);
     else if (slot !== undefined) this.slots.set(run, slot);
     else this.showMessage(`At most ${this.data.max_runs} runs can be compared at once. Leave one out first.`, true);
-    this.drawList();
+    if (!this.editing) this.drawList();
     this.updateSoon();
   }
 
