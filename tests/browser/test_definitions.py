@@ -1,4 +1,5 @@
-"""Words that open their definition: by click, touch and keyboard; Escape and a click elsewhere close it."""
+"""Words that open their definition: by click, touch and keyboard; Escape and a click elsewhere close it. A resting mouse and the
+Tab key show a preview."""
 
 from browser_lab import current_pair
 from playwright.sync_api import expect
@@ -27,3 +28,30 @@ def test_a_word_opens_its_definition_by_click_touch_and_keyboard(lab, open_page)
     box = card.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
+
+
+def test_a_preview_is_shown_by_mouse_and_tab_key_and_stops_no_press(lab, open_page):
+    page = open_page(lab)
+    current_pair(page)
+    card, tabs = page.locator(".lab-definition"), page.locator("[role=tablist] >> visible=true").first
+    word = page.locator(".lab-header .accuracy .lab-term")
+    word.hover()
+    expect(card).to_be_visible()
+    assert card.bounding_box()["y"] >= word.bounding_box()["y"] + word.bounding_box()["height"]
+    covered = page.evaluate(  # a point below the card, and what a press there would meet
+        """() => { const { left, top } = document.querySelector('.lab-definition').getBoundingClientRect();
+        return document.elementFromPoint(left + 9, top + 9).closest('.lab-definition') === null; }"""
+    )
+    assert covered
+    page.mouse.move(3, 3)
+    expect(card).to_be_hidden()
+    tabs.get_by_role("tab", name="Label").focus()
+    page.keyboard.press("Shift+Tab")
+    while not page.evaluate("document.activeElement.classList.contains('lab-term')"):
+        page.keyboard.press("Shift+Tab")
+    expect(card).to_be_visible()
+    assert page.evaluate("document.activeElement.classList.contains('lab-term')")
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(card).to_be_focused()

@@ -1,21 +1,24 @@
 // @ts-check
-// Words and metrics that open their definition on a click, a touch or the Enter key: one card for all of them. Their
+// Words and metrics that open their definition: on a click, a touch or the Enter key it stays, under a resting mouse or
+// where the Tab key has come it is a preview, which lets the mouse through. One card for all of them. Their
 // definitions are those of docs/METRICS.md and come with the header.
 import { html } from './html.js';
 
 const MARGIN = 8; // pixels between the card, its word and the edge of the window
+const HOVER_MS = 500; // how long a mouse rests on a word before its preview
 let definitions = /** @type {Record<string, string>} */ ({});
 let card = /** @type {any} */ (null);
+let hoverTimer = /** @type {any} */ (null);
 
 /** @param {Record<string, string>} all */
 export function useDefinitions(all) {
   definitions = all;
   const close = ({ target }) => {
-    if (target !== card && card.matches(':popover-open')) card.hidePopover();
+    if (target !== card) hide();
   };
   card = html`<div
     class="lab lab-definition lab-card" popover role="dialog" tabindex="-1" aria-label="definition"
-    onclick=${() => card.hidePopover()}
+    onclick=${hide}
   >
     <h3></h3>
     <p></p>
@@ -23,6 +26,21 @@ export function useDefinitions(all) {
   </div>`;
   document.body.append(card);
   window.addEventListener('scroll', close, { capture: true, passive: true }); // it would stay behind its word
+  document.addEventListener('pointerover', onHover); // one listener: a word may be drawn again under the mouse
+  document.addEventListener('pointerdown', () => clearTimeout(hoverTimer));
+  document.addEventListener('focusout', () => isPreview() && hide());
+}
+
+const hide = () => card.matches(':popover-open') && card.hidePopover();
+const isPreview = () => card.classList.contains('preview') && card.matches(':popover-open');
+
+function onHover({ target, pointerType }) {
+  clearTimeout(hoverTimer);
+  if (pointerType !== 'mouse') return;
+  const button = target.closest?.('.lab-term');
+  if (isPreview() && button?.dataset.do !== card.dataset.of) hide();
+  if (!button || card.matches(':popover-open')) return;
+  hoverTimer = setTimeout(() => button.isConnected && show(button, true), HOVER_MS);
 }
 
 export const definitionOf = (word) => (Object.hasOwn(definitions, word) ? definitions[word] : '');
@@ -30,16 +48,21 @@ export const definitionOf = (word) => (Object.hasOwn(definitions, word) ? defini
 // A word of the glossary as a button. label: how it is written here; metric: its key, which is explained too.
 export function term(word, label = word, metric = '') {
   return html`<button
-    type="button" class="lab-term lab-offline-too" aria-haspopup="dialog" data-do="term-${word}"
-    onclick=${(event) => open(event.currentTarget, word, metric)}
+    type="button" class="lab-term lab-offline-too" aria-haspopup="dialog" data-do="term-${word}" data-metric=${metric}
+    onclick=${(event) => show(event.currentTarget)}
+    onkeyup=${(event) => event.key === 'Tab' && show(event.currentTarget, true)}
   >${label}</button>`;
 }
 
-function open(button, word, metric) {
+function show(button, asPreview = false) {
   const [title, text, details] = card.children;
+  const word = button.dataset.do.slice('term-'.length);
+  const { metric } = button.dataset;
   title.textContent = word;
   text.textContent = definitionOf(word.toLowerCase());
   details.textContent = metric && metric !== word ? `${metric}: ${definitionOf(metric)}` : '';
+  card.dataset.of = button.dataset.do;
+  card.classList.toggle('preview', asPreview);
   (button.closest('dialog') ?? document.body).append(card); // beside an open dialog nothing can be used
   card.showPopover();
   const { left, top, bottom } = button.getBoundingClientRect();
@@ -48,5 +71,5 @@ function open(button, word, metric) {
   const fitsBelow = below + height <= innerHeight - MARGIN;
   card.style.left = `${Math.max(MARGIN, Math.min(left, innerWidth - width - MARGIN))}px`;
   card.style.top = `${fitsBelow ? below : Math.max(MARGIN, top - height - MARGIN)}px`;
-  card.focus({ preventScroll: true }); // Escape and a click beside it close it, and return the focus
+  if (!asPreview) card.focus({ preventScroll: true }); // Escape and a click beside it close it, and return the focus
 }
