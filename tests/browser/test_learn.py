@@ -36,6 +36,11 @@ ANSWERS = {
     "entropy": ["temperature=0.5"],
     "gold": ["at=24"],
 }
+BOTTOMS = "nodes => Math.max(...nodes.map((node) => node.getBoundingClientRect().bottom + scrollY))"
+#: The charts of which an axis has no title, or one of less than 11 pixels.
+WITHOUT_TITLES = """charts => charts.filter((chart) => [...chart.querySelectorAll('text.title')].some(
+  (text) => !text.textContent || Math.min(text.getBoundingClientRect().width, text.getBoundingClientRect().height) < 11)
+).map((chart) => chart.getAttribute('aria-label'))"""
 SET_SLIDER = """(node, value) => {
   node.value = value;
   node.dispatchEvent(new Event('input', { bubbles: true }));
@@ -82,6 +87,9 @@ def test_every_page_by_keyboard(lab, open_page, size):
         assert not NAMELESS.search(page.locator(".lab-learn").aria_snapshot()), name
         assert [text for text in visible_texts(page) if text.contrast < 4.5] == [], name
         expect(right).to_have_count(0)
+        if size == (1280, 800) and name != "broken":
+            assert page.locator(".lab-learn :is(.question, .picture)").evaluate_all(BOTTOMS) <= size[1], name
+        assert page.locator(".lab-learn .lab-chart").evaluate_all(WITHOUT_TITLES) == [], name
         if name != "broken":
             answer(page, name)
             expect(right).to_have_text("✓ That is it.")
@@ -96,6 +104,20 @@ def test_every_page_by_keyboard(lab, open_page, size):
     page.reload()
     expect(control(page, "learn-gold")).to_have_text("✓")
     expect(control(page, "learn-broken")).to_have_text(re.compile(r"\d+"))
+
+
+def test_the_circles_have_titles_for_mouse_and_keyboard(lab, open_page):
+    page = open_screen(lab, open_page, "Learn")
+    shown = "node => getComputedStyle(node, '::after').content"
+    circle, other = control(page, "learn-gae"), control(page, "learn-value")
+    assert circle.evaluate(shown) == "none"
+    circle.hover()
+    assert circle.evaluate(shown) == '"9. Whose merit was it?"'
+    page.mouse.move(3, 3)
+    circle.focus()
+    page.keyboard.press("Tab")
+    expect(other).to_be_focused()
+    assert other.evaluate(shown) == '"10. A guess that learns, in small steps"'
 
 
 def test_numbers_say_where_they_come_from_and_the_keys_of_a_slider_turn_no_page(lab, open_page):

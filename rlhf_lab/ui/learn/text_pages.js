@@ -109,7 +109,7 @@ function clipChart(sign, { exponent }, material) {
     dots: tokens.map(({ ratio }) => ({
       x: ratio, y: objective(ratio), kind: isClipped(ratio, sign, epsilon) ? 'warn' : 'good',
     })), // prettier-ignore
-    height: 140,
+    height: 132,
   });
 }
 
@@ -181,6 +181,7 @@ const advantage = {
           { values: deltas.slice(0, SHOWN_TOKENS), kind: 'muted' },
           { values: values.slice(0, SHOWN_TOKENS), kind: 'accent' },
         ],
+        { xTitle: 'token', yTitle: 'δ and A', height: 150 },
       ),
       html`<p class="muted">
         Grey: surprise δ. Colour: advantage. Green tokens have a positive one, red tokens a negative one.
@@ -372,7 +373,7 @@ const penalty = {
         'reward of each token',
         tokens.map((_, i) => (i % 8 ? '' : String(i + 1))),
         [{ values: rewards, kind: 'accent' }],
-        'reward',
+        { xTitle: 'token', yTitle: 'reward', height: 150 },
       ),
       html`<p class="muted">Red tokens: likelier under the policy than under the base.</p>`,
     ];
@@ -414,7 +415,7 @@ const choices = {
         'probability of the likeliest next tokens',
         distribution.tokens.map((token) => shortToken(token).slice(0, 6)),
         [{ values: probabilities, kind: 'accent' }],
-        'probability',
+        { xTitle: 'next token', yTitle: 'probability' },
       ),
       html`<p class="muted">The ${distribution.tokens.length} likeliest next tokens, as if there were no others.</p>`,
     ];
@@ -434,7 +435,7 @@ const atStep = ({ at }, { curves }) => ({
 }); // prettier-ignore
 
 const curveChart = (name, kind, { at }, { curves }) =>
-  stepChart(name, curves.steps, curves[name], kind, { marks: [curves.steps[at]], height: 165 });
+  stepChart(name, curves.steps, curves[name], kind, { marks: [curves.steps[at]], height: 132 });
 
 const overoptimised = {
   name: 'gold',

@@ -116,7 +116,7 @@ class Learn {
     const page = this.pages[this.at];
     redraw(
       this.root,
-      html`<nav class="lab-row steps" aria-label="pages" title="The keys ← and → turn the pages.">
+      html`<nav class="lab-row steps" aria-label="pages">
         ${this.turnButton('learn-back', '← Back', -1)}
         <span class="dots">${this.pages.map((one, i) => this.dot(one, i))}</span>
         ${this.turnButton('learn-next', 'Next →', 1)}
@@ -143,14 +143,15 @@ class Learn {
   dot(page, i) {
     const isSolved = this.solved.has(page.name);
     return html`<button
-      type="button" class="dot${isSolved ? ' solved' : ''}" data-do="learn-${page.name}" title=${page.title}
+      type="button" class="dot${isSolved ? ' solved' : ''}" data-do="learn-${page.name}"
       aria-label="${i + 1}. ${page.title}${isSolved ? ', answered' : ''}" aria-current=${i === this.at ? 'page' : null}
       onclick=${() => this.go(i - this.at)}
     >${isSolved ? '✓' : i + 1}</button>`;
   }
 
   turnButton(name, label, offset) {
-    const button = actionButton(name, label, () => this.go(offset), offset > 0 ? 'lab-main' : '');
+    const title = 'the keys ← and → turn the pages, too';
+    const button = actionButton(name, label, () => this.go(offset), offset > 0 ? 'lab-main' : '', { title });
     button.disabled = !this.pages[this.at + offset];
     return button;
   }

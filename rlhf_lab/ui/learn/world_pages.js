@@ -163,8 +163,7 @@ const trajectory = {
         'the discounted reward of each move',
         stepNames(shown),
         [{ values: shown.map(({ reward }, t) => state.gamma ** t * reward), kind: 'accent' }],
-        'γᵗ · r',
-        130,
+        { xTitle: 'move', yTitle: 'γᵗ · r', height: 125 },
       ),
       anotherWalk(act, state),
     ];
@@ -230,7 +229,7 @@ const gradient = {
           { values: exact, kind: 'muted' },
           { values: estimated, kind: 'accent' },
         ],
-        'gradient',
+        { xTitle: 'move in the first cell', yTitle: 'gradient' },
       ),
       html`<p class="muted">
         Grey: exact. Colour: from ${plural(walkCount(state), 'walk')}. For the four moves in the first cell.
@@ -293,7 +292,7 @@ const toGo = {
           { values: shown.map(() => totalReturn(steps, gamma)), kind: 'muted' },
           { values: shown.map((_, t) => gamma ** t * later[t]), kind: 'accent' },
         ],
-        'weight',
+        { xTitle: 'move', yTitle: 'weight' },
       ),
       html`<p class="muted">
         Above: each move and its reward. Grey: the whole return. Colour: the reward-to-go, seen from the start (γᵗ Gₜ).

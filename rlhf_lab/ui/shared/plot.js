@@ -59,8 +59,8 @@ export function plot({ label, x, y, xTitle = '', yTitle = '', lines = [], dots =
       text(formatNumber(value), EDGE.left - 6, atY(value) + 4, { 'text-anchor': 'end' }),
     ),
     ...(hasXTicks ? ticksOf('x', x).map((value) => text(formatNumber(value), atX(value), bottom + 16)) : []),
-    text(xTitle, middle([EDGE.left, WIDTH - EDGE.right]), height - 6),
-    text(yTitle, -middle([EDGE.top, bottom]), 11, { transform: 'rotate(-90)' }),
+    text(xTitle, middle([EDGE.left, WIDTH - EDGE.right]), height - 6, { class: 'title' }),
+    text(yTitle, -middle([EDGE.top, bottom]), 11, { class: 'title', transform: 'rotate(-90)' }),
     svg('line', { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: atY(zero), y2: atY(zero), class: 'axis' }),
     ...bars.flatMap((bar) => barShape(bar, atX, atY, zero, bottom)),
     ...marks.map(({ x: at, kind }) =>
@@ -90,8 +90,12 @@ function barShape({ x, y, width, kind, label }, atX, atY, zero, bottom) {
   return label === undefined ? [bar] : [bar, text(label, (left + right) / 2, bottom + 16)];
 }
 
-/** Bars with a name each; with several series they stand side by side. series: {values, kind}[] */
-export function barChart(label, names, series, yTitle = '', height = 190) {
+/**
+ * Bars with a name each; with several series they stand side by side.
+ * @param {string} label @param {(string | undefined)[]} names @param {any[]} series {values, kind}[]
+ * @param {{ xTitle: string, yTitle: string, height?: number }} axes
+ */
+export function barChart(label, names, series, { xTitle, yTitle, height = 190 }) {
   const width = 0.8 / series.length;
   const bars = series.flatMap(({ values, kind, kinds }, s) =>
     values.map((y, i) => ({
@@ -106,7 +110,7 @@ export function barChart(label, names, series, yTitle = '', height = 190) {
   const margin = 0.06 * (Math.max(...all) - Math.min(...all) || 1);
   /** @type {[number, number]} */
   const y = [Math.min(...all) < 0 ? Math.min(...all) - margin : 0, Math.max(...all) + margin];
-  return plot({ label, x: [-0.6, names.length - 0.4], y, bars, yTitle, hasXTicks: false, height });
+  return plot({ label, x: [-0.6, names.length - 0.4], y, bars, xTitle, yTitle, hasXTicks: false, height });
 }
 
 /**
