@@ -7,16 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 from rlhf_lab.common.chat_format import common_prefix_length
-from rlhf_lab.common.progress import ProgressCallback, no_progress
+from rlhf_lab.common.progress import FractionCallback, ProgressCallback, ignore_fraction, no_progress
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.reward import REFERENCE_SAMPLES
+from rlhf_lab.engine.job_progress import counting_tokens
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import filter_prompts, indices_that_fit
 from rlhf_lab.engine.text_features import feature_vectors, token_share
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 from rlhf_lab.training.reward.task import ReferenceSamples
@@ -55,14 +55,6 @@ def reference_samples(
     filtered_prompts = filter_prompts(backbone, train_prompts, project.max_new_tokens, shortens=True)
     texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
     max_new_tokens, start_time = filtered_prompts.response_length, model_cache.working_time()
-    sampled_tokens = 0
-
-    def count_tokens() -> None:
-        nonlocal sampled_tokens
-        sampled_tokens = min(sampled_tokens + PROGRESS_EVERY, max_new_tokens)
-        on_tokens(sampled_tokens, max_new_tokens)
-        on_progress()
-
     on_tokens(0, max_new_tokens)
     with adapters.using(None):
         samples = sample_responses(
@@ -72,7 +64,7 @@ def reference_samples(
             purpose="reference",
             max_new_tokens=max_new_tokens,
             temperature=project.temperature,
-            on_progress=count_tokens,
+            on_progress=counting_tokens(on_progress, on_tokens, max_new_tokens),
         )
     model_cache.speed.record_sampling(model_cache.working_time() - start_time, samples.tokens)
     model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)
@@ -80,8 +72,9 @@ def reference_samples(
 
 
 def complete(
-    model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
-) -> dict[str, Any]:
+    model_cache: ModelCache, project: Project, payload: dict[str, Any], *,
+    on_progress: ProgressCallback = no_progress, on_fraction: FractionCallback = ignore_fraction,
+) -> dict[str, Any]:  # fmt: skip
     """Continue prompts with the base or a checkpoint, and score the texts if the payload names a reward model.
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens (default: the project's,
@@ -110,7 +103,8 @@ def complete(
             backbone, prompt_texts, seed=int(payload.get("seed", 0)),
             purpose=f"best of {best_of}" if best_of else "complete",
             max_new_tokens=max_new_tokens,
-            temperature=float(payload.get("temperature", project.temperature)), on_progress=on_progress,
+            temperature=float(payload.get("temperature", project.temperature)),
+            on_progress=counting_tokens(on_progress, lambda done, longest: on_fraction(done / longest), max_new_tokens),
         )  # fmt: skip
     model_cache.speed.record_sampling(time.monotonic() - start_time, samples.tokens)
     result: dict[str, Any] = {"texts": samples.texts, "tokens": samples.tokens, "checkpoint": checkpoint, "note": note}

@@ -17,7 +17,7 @@ from rlhf_lab.common.atomic import atomic_folder
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.paths import REWARD_MODELS_FOLDER
-from rlhf_lab.common.progress import ProgressCallback, no_progress
+from rlhf_lab.common.progress import FractionCallback, ProgressCallback, ignore_fraction, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
@@ -56,8 +56,9 @@ UNMEASURED_SAMPLING_SHARE = 0.3  # fraction of a reward model's job spent on sam
 
 
 def pairs_job(
-    model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
-) -> dict[str, object]:
+    model_cache: ModelCache, project: Project, payload: dict[str, Any], *,
+    on_progress: ProgressCallback = no_progress, on_fraction: FractionCallback = ignore_fraction,
+) -> dict[str, object]:  # fmt: skip
     """Sample the pairs of a SAMPLE_PAIRS job. Result: pair_ids, and note (a message for the user, or "")."""
     request = PairRequest(
         count=int(payload["count"]),
@@ -69,7 +70,9 @@ def pairs_job(
     notes: list[str] = []
     model_cache.load_project(project)
     start_time = time.monotonic()
-    pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)
+    pairs = sample_pairs(
+        model_cache, project, request, on_note=notes.append, on_progress=on_progress, on_fraction=on_fraction
+    )
     speed, seconds = model_cache.speed, time.monotonic() - start_time
     if pairs and pairs[0].reason != "random" and speed.is_measured:
         sampling = pairs[0].reason.partition(":")[0]

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from rlhf_lab.common.progress import ProgressCallback
+from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
+
 
 class JobProgress(NamedTuple):
     """fraction: from 0 to 1. eta_s: estimated seconds left, None if unknown. partial_result: can already be shown on the page."""
@@ -20,6 +23,22 @@ JobProgressCallback = Callable[[JobProgress], None]
 
 def no_job_progress(progress: JobProgress) -> None:
     return None
+
+
+def counting_tokens(
+    on_progress: ProgressCallback, on_tokens: Callable[[int, int], None], max_new_tokens: int
+) -> ProgressCallback:
+    """A callback for the sampling of one batch that also calls `on_tokens` with the number of tokens that each text has so far
+    and the maximum number."""
+    tokens = 0
+
+    def count() -> None:
+        nonlocal tokens
+        tokens = min(tokens + PROGRESS_EVERY, max_new_tokens)
+        on_tokens(tokens, max_new_tokens)
+        on_progress()
+
+    return count
 
 
 class SamplingProgress:

@@ -4,18 +4,20 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.progress import ProgressCallback, no_progress
+from rlhf_lab.common.progress import FractionCallback, ProgressCallback, ignore_fraction, no_progress
 from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt, RewardModelRow
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import TEACHING_RESPONSES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
+from rlhf_lab.engine.job_progress import counting_tokens
 from rlhf_lab.engine.label_preparation import grouped
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import filter_prompts
@@ -55,7 +57,7 @@ Responses = list[NewCompletion]  # to one prompt
 
 
 class _SamplingSpec(NamedTuple):
-    """What determines the responses of pairs."""
+    """What determines the responses of pairs, and who is told which fraction of a batch's tokens is sampled."""
 
     project: Project
     checkpoint: str
@@ -66,6 +68,7 @@ class _SamplingSpec(NamedTuple):
     purpose: str = "pair"  # part of the path that seeds are derived from
     sides: tuple[str, ...] = ("first", "second")  # the responses to a prompt; the last part of that path
     prefers_complete: bool = False  # try another prompt if fewer than two different responses ended by themselves
+    on_fraction: FractionCallback = ignore_fraction
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def sample_pairs(
     *,
     on_note: Callable[[str], None] = lambda _: None,
     on_progress: ProgressCallback = no_progress,
+    on_fraction: FractionCallback = ignore_fraction,
 ) -> list[Pair]:
     """Sample pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
@@ -127,6 +131,7 @@ def sample_pairs(
     instant = _up_to_date_model(model_cache, project) if sampling == "teaching" else None
     for batch_size in _batch_sizes(request, sampling):
         start = next_pair_index(model_cache.db, project.id)
+        spec = spec._replace(on_fraction=partial(_report_batch, on_fraction, len(pairs) / count, batch_size / count))
         groups, has_gap = _sample_groups(backbone, adapters, spec, batch_size, start, sampling, on_progress)
         if instant is not None:
             completion_pairs, reasons = _select_teaching_pairs(adapters, project, spec, groups, start, instant)
@@ -146,6 +151,10 @@ def sample_pairs(
             + (f" {filtered_prompts.message}." if filtered_prompts.message else "")
         )
     return pairs
+
+
+def _report_batch(on_fraction: FractionCallback, before: float, share: float, fraction: float) -> None:
+    on_fraction(before + share * fraction)
 
 
 def _batch_sizes(request: PairRequest, sampling: str) -> list[int]:
@@ -294,8 +303,10 @@ def _sample_at_indices(
         remaining = [n for n in indices if n not in groups_by_index]
         for start in range(0, len(remaining), PAIR_BATCH_SIZE):
             chunk = remaining[start : start + PAIR_BATCH_SIZE]
+            before = (len(indices) - len(remaining) + start) / len(indices)
+            report = partial(_report_batch, spec.on_fraction, before, len(chunk) / len(indices))
             with adapters.using(spec.slot, merged=spec.slot is not None):
-                completions = _sample_sides(backbone, spec, chunk, attempt, on_progress)
+                completions = _sample_sides(backbone, spec._replace(on_fraction=report), chunk, attempt, on_progress)
             for i, n in enumerate(chunk):
                 group = completions[i :: len(chunk)]
                 needs_complete = spec.prefers_complete and attempt == 0
@@ -319,7 +330,8 @@ def _sample_sides(
     ]
     prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
     uniform, start_time = uniforms(seeds, spec.max_new_tokens), time.monotonic()
-    responses = sample(backbone, prompt_ids, uniform, temperature=project.temperature, on_progress=on_progress).tokens
+    count = counting_tokens(on_progress, lambda done, longest: spec.on_fraction(done / longest), spec.max_new_tokens)
+    responses = sample(backbone, prompt_ids, uniform, temperature=project.temperature, on_progress=count).tokens
     spec.speed.record_sampling(time.monotonic() - start_time, responses)
     if spec.slot is None:
         spec.speed.record_texts(prompt_ids, responses, spec.max_new_tokens)

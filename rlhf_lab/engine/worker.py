@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
-from rlhf_lab.common.progress import ProgressCallback
+from rlhf_lab.common.progress import FractionCallback, ProgressCallback
 from rlhf_lab.common.records import Job, Project
 from rlhf_lab.common.timed_cache import TimedCache
 from rlhf_lab.engine import distributed_launch
@@ -263,11 +263,14 @@ class Worker:
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         raise_if_interrupted = self._interruption_checker(job)
-        if job.kind is JobKind.SAMPLE_PAIRS:
-            return pairs_job(self.model_cache, project, payload, on_progress=raise_if_interrupted)
-        if job.kind in (JobKind.COMPLETE, JobKind.EXPLAIN):
-            handler = complete if job.kind is JobKind.COMPLETE else explain
-            return handler(self.model_cache, project, payload, on_progress=raise_if_interrupted)
+        if job.kind is JobKind.EXPLAIN:
+            return explain(self.model_cache, project, payload, on_progress=raise_if_interrupted)
+        if job.kind in (JobKind.SAMPLE_PAIRS, JobKind.COMPLETE):
+            handler = complete if job.kind is JobKind.COMPLETE else pairs_job
+            on_fraction = self._fraction_reporter(job)
+            return handler(
+                self.model_cache, project, payload, on_progress=raise_if_interrupted, on_fraction=on_fraction
+            )
         if job.kind is JobKind.CHAT:
             return self._answer_chat(job)
         if job.kind is JobKind.TOURNAMENT:
@@ -358,6 +361,13 @@ class Worker:
 
     def _raise_aborted(self) -> None:
         raise _JobAborted
+
+    def _fraction_reporter(self, job: Job) -> FractionCallback:
+        def report(fraction: float) -> None:
+            if not queue.update_progress(self.db, job.id, fraction):
+                raise _JobAborted
+
+        return report
 
     def _progress_reporter(self, job: Job, on_cancelled: Callable[[], None]) -> JobProgressCallback:
         def report(progress: JobProgress) -> None:

@@ -157,6 +157,21 @@ def test_the_first_pairs_are_stored_before_the_others_are_sampled(fresh, tmp_pat
     assert texts_of(pairs) == texts_of(at_once)
 
 
+def test_the_progress_of_pairs_is_that_of_their_tokens(fresh, monkeypatch):
+    """Two pairs are sampled first, then five, each batch in two rounds of 16 tokens."""
+    original, fractions = pairs_module.sample, []
+
+    def in_two_rounds(*args, on_progress, **options):
+        on_progress()
+        on_progress()
+        return original(*args, **options)
+
+    monkeypatch.setattr(pairs_module, "sample", in_two_rounds)
+    request = PairRequest(7, stored_first=2, max_new_tokens=32)
+    sample_pairs(fresh.worker.model_cache, fresh.project, request, on_fraction=fractions.append)
+    assert fractions[:4] == pytest.approx([1 / 7, 2 / 7, 4.5 / 7, 1])
+
+
 def test_a_job_stores_the_first_pairs_of_a_project_early(fresh, monkeypatch):
     requests = []
     monkeypatch.setattr(

@@ -86,6 +86,12 @@ def test_a_run_is_named_with_its_step(ctx):
         "device": "cpu", "memory_mib": 512.0, "is_working": True,
     }  # fmt: skip
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+    queue.finish(ctx.db, job.id, {})
+    pairs = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {})
+    queue.claim(ctx.db, [JobKind.SAMPLE_PAIRS], engine)
+    assert not header.state(ctx)["job"]["show_percent"]  # nothing is known yet
+    queue.update_progress(ctx.db, pairs.id, 0.25)
+    assert header.state(ctx)["job"]["show_percent"]
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,8 @@ def _job_view(ctx: Context, job: Job) -> HeaderJob:
         with contextlib.suppress(LabError):  # deleted in between
             text += f" for {get_project(ctx.db, job.project_id).name}"
     return {
-        "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,
+        "label": text, "run": run_id, "step": step, "progress": job.progress, "eta_s": eta_s,
+        "show_percent": not is_run and job.progress > 0,  # some kinds of job do not report any
     }  # fmt: skip
 
 
