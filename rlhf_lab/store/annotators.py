@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -25,6 +26,7 @@ VISITOR_PREFIX = "visitor-"
 RESERVED_PREFIXES = ("judge:", "api:", VISITOR_PREFIX, "@")
 #: "@" and the name of an account, with the characters that the Hub allows. Other letters could make two names look alike.
 ACCOUNT_PATTERN = re.compile(r"@[A-Za-z0-9._-]+")
+NUMBERED_NAME = re.compile(r"(.+) (?:[2-9]|[1-9]\d+)")
 #: Name of the person who entered by the operator's link.
 OPERATOR_NAME = "operator"
 
@@ -94,6 +96,30 @@ def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) ->
             number += 1
             candidate = f"{name[: MAX_PERSON_NAME_CHARS - len(f' {number}')]} {number}"
         return _insert_person(conn, candidate)
+
+
+def names_without_numbers(db: Database, project_id: int, present: Collection[str]) -> dict[str, str]:
+    """Numbered names, as in "Ann 2", whose number only sets them apart from people of other classes, and the same without it.
+
+    To the present class belong who voted in the project, who joined since it was made, and `present`. If two of them have names
+    that look alike without numbers, both keep them.
+    """
+    p, v = t.people.c, t.votes.c
+    made_at = select(t.projects.c.created_at).where(t.projects.c.id == project_id).scalar_subquery()
+    here = {*present, *db.fetch(select(p.name).where(p.joined_at >= made_at)).scalars()}
+    votes = current_votes(db, project_id)
+    here.update(votes.names[i] for i in np.unique(votes.annotator[votes.source == code(Source.HUMAN)]))
+    bases = {name: match[1] for name in here if (match := NUMBERED_NAME.fullmatch(name))}
+    if not bases:
+        return {}
+    taken_names = {*db.fetch(select(p.name)).scalars(), *db.fetch(select(v.annotator).distinct()).scalars()}
+    taken_keys = set[str]().union(*map(lookalike_keys, taken_names))
+    key_counts = Counter(key for name in here for key in lookalike_keys(bases.get(name, name)))
+    return {
+        name: base
+        for name, base in bases.items()
+        if not taken_keys.isdisjoint(keys := lookalike_keys(base)) and all(key_counts[key] == 1 for key in keys)
+    }
 
 
 def _usable_name(name: str) -> str:

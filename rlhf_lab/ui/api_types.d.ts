@@ -36,7 +36,7 @@ export interface RewardRequests {
   visitor_train: Action<TrainAsVisitor, JobId>;
   choose_attribute: Action<ChooseAttribute, JobId>;
   check: Read<ModelQuery, CheckView>;
-  begin_check: Action<ModelQuery, CheckView>;
+  begin_check: Action<CheckPayload, CheckView>;
   cancel: Action<JobQuery, null>;
   explain: Action<ExplainText, JobId>;
   take_out_label: Action<TakeOutLabel, Array<number>>;
@@ -190,6 +190,7 @@ export type BrakeView = { state: BrakeState; text: string; step: number | null }
 export type ChangeMarker = { step: number; text: string };
 export type ChangePayload = { annotator?: string | null; uuid: string; choice: 'left' | 'right' | 'tie' | 'both_bad' | 'skip'; strength?: Strength | ''; note?: string; duration_ms?: number | string; vote_id: number | string; project_created_at?: number | string | null };
 export type ChatOptions = { run: number | null; steps: Array<number>; best: number | null; project: number; temperature: number; max_new_tokens: number; models: Array<[string, string]>; system_prompt: string; has_chat_template: boolean; examples: Array<string> };
+export type CheckPayload = { annotator?: string | null; model: number | string; pairs?: number | string | null };
 export type CheckView = { pairs: number; note: string; test: number | null; text: string; is_open: boolean; can_judge: boolean };
 export type Choice = 'first' | 'second' | 'tie' | 'both_bad' | 'skip';
 export type ChooseAttribute = { annotator?: string | null; model: number | string; attribute: string; ignore: boolean; last_training?: number | string | null };
@@ -228,7 +229,7 @@ export type ExperimentView = { name: string; problem: string; step: number; step
 export type ExplainText = { annotator?: string | null; model: number | string; prompt?: string; text?: string; tokens?: [number | string, number | string] | null };
 export type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; has_adapter?: boolean; instant?: InstantExplanation | null };
 export type ExportProgressQuery = { annotator?: string | null; export: number | string };
-export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'label-recipe' | 'run' | 'page' | 'recipe' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; ties?: string; layout?: string; agreement?: number | string; format?: string; names?: boolean; trainer?: 'reward' | 'dpo' };
+export type ExportRequest = { annotator?: string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'label-recipe' | 'run' | 'page' | 'recipe' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; layout?: string; agreement?: number | string; format?: string; names?: boolean; trainer?: 'reward' | 'dpo' };
 export type FeedQuery = { annotator?: string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
 export type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
 export type FitVerdict = 'fits' | 'tight' | 'does not fit';
@@ -265,7 +266,7 @@ export type LabelBehindScore = { vote: number; votes: number; turns: Array<Recor
 export type LabelCounts = { human: number; simulated: number; goals: Record<string, number>; visitor_goal?: number };
 export type LabelPayload = { annotator?: string | null; project_created_at?: number | string | null };
 export type LabelProject = { project_created_at: number; name: string; prompt_set: string };
-export type LabelState = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: PageVisitor; may_edit: boolean; can_undo: boolean; can_redo: boolean; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
+export type LabelState = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project: LabelProject; pair: ShownPair | null; next_pair: ShownPair | null; waiting_text: string; you: PageVisitor; shown_names: Record<string, string>; may_edit: boolean; can_undo: boolean; can_redo: boolean; guideline: string; quality_note: string; length_note: string; people_here: number; notice: string };
 export type LabellingConfig = { overlap?: number; repeats?: number; hold_s?: number; sampling?: 'random' | 'teaching' | 'information' | 'uncertainty' | 'diversity'; texts?: 'base' | 'policy'; gold_rate?: number; gold_rule?: 'none' | 'inform' | 'down_weight' | 'pause'; gold_bound?: number; gold_answers?: number; gold_weight?: number; gold_training?: boolean; markdown?: boolean; guideline?: string };
 export type LearnMaterial = { view: TokenView; curves: Curves; differences: Array<number>; distribution: NextTokens; recorded: Array<'run' | 'labels' | 'curves' | 'recording'>; experiment: ExperimentView | null };
 export type LengthPayload = { annotator?: string | null; project: number | string; max_new_tokens: number | string };
@@ -295,8 +296,8 @@ export type PageVisitor = { name: string; role: Role };
 export type PairOfTest = { token: string; turns: Array<Record<string, string>>; left: string; right: string; position: number };
 export type PairToJudge = { token: string; turns: Array<Record<string, string>>; left: string; right: string };
 export type Payload = { annotator?: string | null };
-export type PeopleHere = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: PageVisitor; length_note: string };
-export type PeopleState = { you: PageVisitor; present: Array<string>; leaderboard: Array<AnnotatorActivity>; has_agreement: boolean; rules: LabellingConfig };
+export type PeopleHere = { counted_at: number; labels: number; simulated: number; next_training_at: number; labels_to_next: number; has_model: boolean; training_text: string; guide_note: string; project_created_at: number; people_here: number; you: PageVisitor; shown_names: Record<string, string>; length_note: string };
+export type PeopleState = { you: PageVisitor; present: Array<string>; shown_names: Record<string, string>; leaderboard: Array<AnnotatorActivity>; has_agreement: boolean; rules: LabellingConfig };
 export type PersonPayload = { annotator?: string | null; name: string; is_expert?: boolean | null; go_on?: boolean };
 export type PresetQuery = { annotator?: string | null; preset: string; algorithm: string };
 export type Preview = { name: string; layout: string; mapping: Record<string, string>; columns: Array<string>; unused: Array<string>; rows: number; votes: number; prompts: number; people: number; choices: Record<string, number>; warnings: string; left_out: string; errors: Array<string>; error_count: number; first_rows: Array<PreviewRow> };

@@ -11,8 +11,8 @@ from rlhf_lab.common.enums import JobStatus, RunStatus, Source
 from rlhf_lab.common.paths import ACCESS_FILE
 from rlhf_lab.common.records import Role
 from rlhf_lab.jobs import queue, retraining
-from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
-from rlhf_lab.store.projects import projects
+from rlhf_lab.store.annotators import OPERATOR_NAME, add_person, names_without_numbers
+from rlhf_lab.store.projects import create_project, projects
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.people import api as people
@@ -103,3 +103,22 @@ def test_nothing_changes_without_a_choice_and_only_the_operator_chooses(lab, cal
         reply = calls(people, lab).next_class({"new_project": True, "new_code": True, "stop_training": True})
         assert "Only the operator" in reply["error"]
     assert (projects(lab.db), lab.access.join_code) == (before, code)
+
+
+def test_names_are_free_again_in_a_new_class_unless_two_people_share_one(lab, calls):
+    """Votes keep the stored name. "Team 2" is a name of its own, because nobody is called "Team"."""
+
+    def shown(*present):
+        return names_without_numbers(lab.db, projects(lab.db)[-1].id, present)
+
+    for name in ("Ada", "Ben", "Ada"):
+        add_person(lab.db, name)
+    assert shown() == {}  # two of one class
+    create_project(lab.db, "next", "m", "d", "p", 1, [("a", "train")])
+    joined = [add_person(lab.db, name).name for name in ("ada", "Ben", "Team 2", "Cid")]
+    assert joined == ["ada 3", "Ben 2", "Team 2", "Cid"]
+    assert shown() == {"ada 3": "ada", "Ben 2": "Ben"}
+    assert calls(people, lab).state({})["shown_names"] == {"ada 3": "ada", "Ben 2": "Ben"}
+    assert shown("Ben") == {"ada 3": "ada"}  # of the former class, still logged in
+    add_person(lab.db, "Ada")
+    assert shown() == {"Ben 2": "Ben"}

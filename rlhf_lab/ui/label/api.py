@@ -33,7 +33,7 @@ from rlhf_lab.ui.shared.crowd import (
     require_expert,
 )
 from rlhf_lab.ui.shared.instant_view import InstantFigures, instant_view
-from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor
+from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor, shown_names
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("label")
@@ -92,6 +92,7 @@ class PeopleHere(LabelProgress):
     project_created_at: float
     people_here: int
     you: PageVisitor
+    shown_names: dict[str, str]
     length_note: str
 
 
@@ -113,6 +114,7 @@ class LabelState(LabelProgress):
     next_pair: voting.ShownPair | None
     waiting_text: str
     you: PageVisitor
+    shown_names: dict[str, str]
     may_edit: bool
     can_undo: bool
     can_redo: bool
@@ -146,6 +148,7 @@ def presence(ctx: Context, query: Payload) -> PeopleHere:
         "project_created_at": project.created_at,
         "people_here": people_here,
         "you": visitor_info(ctx),
+        "shown_names": shown_names(ctx),
         "length_note": operator_length_note(ctx),
     }
 
@@ -308,6 +311,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
         "next_pair": next_pair,
         "waiting_text": "" if pair else waiting_text or no_pair_text(ctx),
         "you": visitor_info(ctx),
+        "shown_names": shown_names(ctx),
         "may_edit": voting.may_edit(ctx),
         "can_undo": can_undo,
         "can_redo": can_redo,

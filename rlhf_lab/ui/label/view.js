@@ -237,8 +237,9 @@ class Label {
       this.sender.send('opened'); // another project was opened, or the visitor's rights have changed
       return;
     }
+    const { people_here, shown_names, length_note } = reply;
     const newer = reply.counted_at > current.counted_at ? counts(reply) : {};
-    Object.assign(current, { people_here: reply.people_here, length_note: reply.length_note }, newer);
+    Object.assign(current, { people_here, shown_names, length_note }, newer);
     this.redrawNotes();
     this.redrawNode('.goal', goalView(current));
     this.publishCounts();
@@ -481,13 +482,14 @@ class Label {
 
 /** @param {LabelState} state */
 function goalView(state) {
-  const { you, people_here: here } = state;
+  const { you, people_here: here, shown_names: shown } = state;
+  const name = displayName(shown[you.name] ?? you.name);
   return html`<div class="goal">
     <div class="lab-row">
       <strong data-count=${state.labels}>${plural(state.labels, 'label')} by people</strong>
       ${state.simulated ? html`<span class="lab-badge">${state.simulated} simulated, kept apart</span>` : null}
       <span class="lab-badge" data-here=${here} hidden=${here < 2}>${here} people here</span>
-      ${you.name ? html`<span class="lab-badge" data-you=${you.name}>you are ${displayName(you.name)}</span>` : null}
+      ${you.name ? html`<span class="lab-badge" data-you=${you.name}>you are ${name}</span>` : null}
       ${you.name ? html`<a href="leave" data-do="log-out">Log out</a>` : null}
       <span class="muted lab-grow" aria-live="polite">${goalText(state)}</span>
     </div>

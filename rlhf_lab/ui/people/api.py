@@ -30,7 +30,7 @@ from rlhf_lab.ui.run_views.run_feed import runs_note
 from rlhf_lab.ui.shared.api import Api, LongText, Message, Payload
 from rlhf_lab.ui.shared.crowd import GoldView, gold_view, sees_comparisons
 from rlhf_lab.ui.shared.forms import parse_value
-from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor
+from rlhf_lab.ui.shared.presence import PRESENCE, PageVisitor, shown_names
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("people")
@@ -67,10 +67,12 @@ class ErasePayload(Payload):
 
 
 class PeopleState(TypedDict):
-    """present: the names of those who are connected. has_agreement: whether this visitor may see how often people agree."""
+    """present: the names of those who are connected. shown_names: `shown_names`. has_agreement: whether this visitor may see how
+    often people agree."""
 
     you: PageVisitor
     present: list[str]
+    shown_names: dict[str, str]
     leaderboard: list[AnnotatorActivity]
     has_agreement: bool
     rules: LabellingConfig
@@ -138,6 +140,7 @@ def state(ctx: Context, query: Payload) -> PeopleState:
     return {
         "you": {"name": ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS], "role": ctx.visitor().role},
         "present": PRESENCE.names(),
+        "shown_names": shown_names(ctx),
         "leaderboard": rows if has_agreement else [replace(row, shared=0, agreed=0) for row in rows],
         "has_agreement": has_agreement,
         "rules": get_labelling_config(ctx.db, project_id),

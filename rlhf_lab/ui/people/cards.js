@@ -24,13 +24,13 @@ const COLUMNS = [
 ];
 
 /** @param {PeopleState} state @param {string} role */
-export function presenceCard({ present, you }, role) {
+export function presenceCard({ present, you, shown_names: shown }, role) {
   const isNamed = you.name && !isVisitor(you.name);
   const isListed = present.length > 1 || present.some((name) => !isVisitor(name));
   return html`<section class="lab-card" aria-label="who is connected">
     <h2 data-here=${present.length}>${presentTitle(present, you.name)}</h2>
-    ${isListed && html`<p class="muted">${presentText(present)}</p>`}
-    <p>You${isNamed && `, ${you.name},`} ${ROLE_TEXTS[role]}</p>
+    ${isListed && html`<p class="muted">${presentText(present, shown)}</p>`}
+    <p>You${isNamed && `, ${shown[you.name] ?? you.name},`} ${ROLE_TEXTS[role]}</p>
     ${role === 'viewer' && html`<p><a class="lab-button" href="join">Join to label</a></p>`}
     ${operatorNotice('Only the operator can change the labelling rules and remove people from the lab.')}
   </section>`;
@@ -55,7 +55,7 @@ export function leaderboard(state, sortKey, sort) {
     <div class="scroll">
       <table>
         <thead><tr><th scope="col">Name</th>${COLUMNS.map(head)}</tr></thead>
-        <tbody>${sortedRows(state.leaderboard, sortKey).map((row) => leaderboardRow(row, state.you.name))}</tbody>
+        <tbody>${sortedRows(state.leaderboard, sortKey).map((row) => leaderboardRow(row, state))}</tbody>
       </table>
     </div>
     <p class="muted">
@@ -68,12 +68,14 @@ export function leaderboard(state, sortKey, sort) {
   </section>`;
 }
 
-/** @param {AnnotatorActivity} row @param {string} ownName */
-function leaderboardRow(row, ownName) {
+/** @param {AnnotatorActivity} row @param {PeopleState} state */
+function leaderboardRow(row, { you, shown_names: shown }) {
   const isEarlier = row.annotator === earlierName();
-  return html`<tr class=${row.annotator === ownName && 'me'} data-name=${row.annotator}>
+  const isOwn = row.annotator === you.name;
+  const name = displayName(shown[row.annotator] ?? row.annotator);
+  return html`<tr class=${isOwn && 'me'} data-name=${row.annotator}>
     <th scope="row" dir="auto" title=${row.annotator}>
-      ${displayName(row.annotator)}
+      ${isOwn && isVisitor(row.annotator) ? 'You' : isOwn ? `${name} (you)` : name}
       ${isEarlier && html`<span class="muted"> (you, before this lab was opened to others)</span>`}
     </th>
     <td>${row.labels}</td>

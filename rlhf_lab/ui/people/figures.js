@@ -25,8 +25,9 @@ export function sortedRows(rows, key) {
 }
 
 // Everybody who is connected, visitors without a name as a number.
-export function presentText(present) {
-  const names = present.filter((name) => !isVisitor(name));
+/** @param {string[]} present @param {Record<string, string>} shown names as they are shown, if not as stored */
+export function presentText(present, shown = {}) {
+  const names = present.filter((name) => !isVisitor(name)).map((name) => shown[name] ?? name);
   const others = present.length - names.length;
   return [...names, ...(others ? [`${others} without a name`] : [])].join(', ');
 }

@@ -54,7 +54,7 @@ export async function openNextClass() {
 /** @param {ClassState} state */
 const choices = ({ has_code: hasCode, runs, training }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
-  ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out. A name that has votes stays taken.']] : []),
+  ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out.']] : []),
   ...(runs.length || training
     ? [
         [

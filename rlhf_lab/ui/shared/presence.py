@@ -6,9 +6,12 @@ import time
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
+from rlhf_lab.store.annotators import names_without_numbers
+from rlhf_lab.ui.context import Context
 
 PRESENCE_TIMEOUT_S = 40.0  # a page that has not reported for this long counts as closed
 MAX_NAMES = 10_000
+SHOWN_NAMES_S = 3.0  # for how long they are reused
 
 
 class PageVisitor(TypedDict):
@@ -50,3 +53,11 @@ class Presence:
 
 
 PRESENCE = Presence()
+
+
+def shown_names(ctx: Context) -> dict[str, str]:
+    """The people whose names are shown without the number that was added for a person of another class, with these names."""
+    project = ctx.project.id
+    return ctx.cache.get(
+        ("shown names", project), SHOWN_NAMES_S, lambda: names_without_numbers(ctx.db, project, PRESENCE.names())
+    )
