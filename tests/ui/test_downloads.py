@@ -31,7 +31,7 @@ from rlhf_lab.ui.runs import downloads
 from rlhf_lab.ui.runs.downloads import ExportRequest, cache_folder, create_download, remove_old_files
 from rlhf_lab.ui.shared.api import parse_payload
 
-ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}
+ALL_LABELS = {"kind": "labels", "source": "all"}
 
 
 @pytest.fixture(autouse=True)
@@ -178,8 +178,7 @@ def test_a_refused_recipe_says_what_to_do_on_the_page(ctx, create):
 @pytest.mark.parametrize(
     "payload",
     [
-        {"kind": "labels", "source": "mine", "ties": "keep"},
-        {"kind": "labels", "source": "all", "ties": "maybe"},
+        {"kind": "labels", "source": "mine"},
         {"kind": "run", "run": ""},
         {"kind": "adapter", "run": 1},
         {"kind": "adapter", "run": 99},

@@ -62,7 +62,6 @@ class ExportRequest(Payload):
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
     annotators: tuple[str, ...] = ()
-    ties: str = ""
     layout: str = "votes"
     agreement: float = 0.0
     format: str = "jsonl"
@@ -192,7 +191,6 @@ def _label_options(request: ExportRequest, db: Database, project: Project) -> La
     return LabelExportOptions(
         None if request.source == "all" else Source(request.source),
         request.annotators,
-        ties=request.ties,
         layout=layout,
         messages=messages,
         system_role=not messages or exports_system_role(db, project),
@@ -203,7 +201,7 @@ def _label_options(request: ExportRequest, db: Database, project: Project) -> La
 
 
 def _recipe_texts(request: ExportRequest, db: Database, project: Project) -> LabelExportOptions:
-    return _label_options(request.model_copy(update={"layout": "training", "ties": "drop"}), db, project)
+    return _label_options(request.model_copy(update={"layout": "training"}), db, project)
 
 
 def _require_id(number: int | Literal[""], what: str) -> int:

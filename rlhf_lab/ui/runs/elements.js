@@ -15,13 +15,14 @@ export const scrollingTable = (label, columns, rows) =>
 export const operatorHint = (text) =>
   operatorNotice(`${text} Open the operator's link, or enter the operator's secret under Project.`);
 
-// Offers a written file in a notice, and saves it. name: of the link.
+// Saves a written file, and offers it in a notice, for a browser that asks first or refuses. name: of the link.
 /** @param {HTMLElement} notice @param {import('../api_types').Download} download @param {string} name */
 export function offerDownload(notice, download, name) {
   const link = html`<a class="lab-button small" href=${download.address} download=${download.name} data-do=${name}>
-    Save it
+    Save it again
   </a>`;
   notice.hidden = false;
-  notice.replaceChildren(`${download.name}, ${formatBytes(download.bytes)}. ${download.note} `, link);
   link.click();
+  const saved = `Your browser saves ${download.name}, ${formatBytes(download.bytes)}.`;
+  notice.replaceChildren(`${saved} ${download.note} `, link);
 }

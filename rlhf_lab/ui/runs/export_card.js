@@ -16,13 +16,12 @@ const LABEL_OPTIONS = [
   ['source', 'whose labels', { human: 'by people', simulated: 'simulated', all: 'all, each marked' }],
   ['annotator', 'labelled by', {}],
   ['names', 'names', { with: 'with names', without: 'without names' }],
-  ['ties', 'ties', { keep: 'keep ties', drop: 'drop ties' }],
   [
     'layout',
     'rows',
     {
       training: 'for training, without ties',
-      votes: 'every vote with all columns',
+      votes: 'every vote, also ties',
       explicit: 'TRL, explicit prompt',
       implicit: 'TRL, implicit prompt',
       'explicit+chats': 'TRL, explicit, chats',
@@ -114,7 +113,6 @@ export class ExportCard {
       source: value('source'),
       annotators: [value('annotator')].filter(Boolean),
       names: value('names') === 'with',
-      ties: value('ties'),
       layout: value('layout'),
       agreement: value('agreement'),
       format: value('format'),
