@@ -178,6 +178,10 @@ def test_axes_of_a_run_with_one_step_its_hostile_texts_and_its_long_name(lab, ru
     assert page.locator(".token-view").locator("img, script, b").count() == 0
     open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
     expect_long_name_moves_no_button(lab, page, short_run)
+    control(page, "sample-why").first.click()
+    expect(control(page, "explain-text")).to_have_value(HOSTILE)
+    control(page, "explain-back").click()
+    expect(page.get_by_role("tab", name="Train", exact=True)).to_have_attribute("aria-selected", "true")
 
 
 DISTANCE_OF_BUTTON = """() => {
@@ -243,7 +247,7 @@ def expect_every_export(page) -> None:
         else:
             assert path.read_bytes()[:2] == b"PK", what
         assert control(page, "export-link").count() == 1
-    control(page, "export-ties").select_option("drop")
+    control(page, "export-layout").select_option("votes")
     expect(control(page, "export-link")).to_have_count(0)
 
 

@@ -58,7 +58,8 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
     assert (view["pairs"], view["test"], view["text"]) == (12, None, "")
     assert (
         view["note"]
-        == "12 decided pairs usually suffice to show a preference of 87 % or more; a weaker one needs more pairs."
+        == "If people choose one model in 87 % of the pairs or more, 12 pairs without ties usually show it; a weaker preference "
+        "needs more pairs."
     )
     assert guide(ctx)[:2] == ("Train", "no run yet")
     assert "a one-minute check under Reward model" in guide(ctx)[2]
@@ -110,6 +111,14 @@ def test_a_slow_model_gets_fewer_pairs(ctx, monkeypatch, model, seconds_per_text
     view = check_module.check_view(ctx, model.id, "ann")
     assert view["pairs"] == pairs
     assert "Writing the texts takes about" in view["note"]
+
+
+def test_a_check_has_as_many_pairs_as_the_page_announced(ctx, calls, monkeypatch, model):
+    """Although the model has become slower since, for which there would be 8."""
+    monkeypatch.setattr(check_module, "estimate_completions", lambda *_, **__: Estimate(999.0, 999.0))
+    started = calls(reward, ctx).begin_check({"model": model.id, "annotator": "ann", "pairs": 12})
+    best, base = blind_test.test_jobs(ctx, blind_test.find_test(ctx, started["test"]))
+    assert (len(best.payload["prompts"]), len(base.payload["prompts"])) == (48, 12)
 
 
 def test_a_check_is_no_blind_test_of_a_run(ctx, calls, model):

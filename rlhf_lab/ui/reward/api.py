@@ -3,6 +3,7 @@
 from typing import NotRequired
 
 import gradio as gr
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
@@ -20,7 +21,7 @@ from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
-from rlhf_lab.ui.reward.check import CheckView, check_view, start_check
+from rlhf_lab.ui.reward.check import SIZES, CheckView, check_view, start_check
 from rlhf_lab.ui.reward.explanation import ExplainText, Explanation, explanation_view, submit_explanation
 from rlhf_lab.ui.reward.model_report import RewardReport, model_detail, thin_and_round
 from rlhf_lab.ui.run_views.stage_estimates import estimates_key, reward_sentences
@@ -39,6 +40,12 @@ MIN_DECIDED_LABELS = 2  # needed for a training
 
 class ModelQuery(Payload):
     model: int
+
+
+class CheckPayload(ModelQuery):
+    """pairs: as many as the page announced."""
+
+    pairs: int | None = Field(default=None, ge=1, le=SIZES[0])
 
 
 class JobQuery(Payload):
@@ -220,9 +227,9 @@ def check(ctx: Context, query: ModelQuery) -> CheckView:
     return check_view(ctx, query.model, ctx.annotator_or_empty(query.annotator))
 
 
-@api.action(ModelQuery, role=Role.OPERATOR)
-def begin_check(ctx: Context, payload: ModelQuery) -> CheckView:
-    start_check(ctx, payload.model)
+@api.action(CheckPayload, role=Role.OPERATOR)
+def begin_check(ctx: Context, payload: CheckPayload) -> CheckView:
+    start_check(ctx, payload.model, payload.pairs)
     return check_view(ctx, payload.model, ctx.require_annotator(payload.annotator))
 
 

@@ -57,11 +57,11 @@ def check_view(ctx: Context, reward_model_id: int, annotator: str) -> CheckView:
     return {**view, "text": " ".join(dict.fromkeys((test["sentences"][0], test["sentences"][-1])))}
 
 
-def start_check(ctx: Context, reward_model_id: int) -> None:
-    """Request the texts. Raises LabError."""
+def start_check(ctx: Context, reward_model_id: int, pairs: int | None = None) -> None:
+    """Request the texts. pairs: as the page announced them; None for `next_size`. Raises LabError."""
     project = ctx.project
     payload = StartTestPayload(
-        models=list(MODELS), pairs=next_size(ctx)[0], seed=0,
+        models=list(MODELS), pairs=pairs or next_size(ctx)[0], seed=0,
         temperature=project.temperature, max_new_tokens=_length(ctx), reward_model_id=reward_model_id,
     )  # fmt: skip
     start_test(ctx, payload)

@@ -160,7 +160,7 @@ class RewardScreen {
   async beginCheck() {
     const model = this.report.id;
     try {
-      const check = await api.begin_check({ model });
+      const check = await api.begin_check({ model, pairs: this.check.pairs });
       if (this.report?.id === model) Object.assign(this, { check, checkError: '' });
     } catch (error) {
       this.checkError = error.message;

@@ -1,8 +1,9 @@
 // @ts-check
 // The card "Words that raise or lower the score": a text of the labels or of one's own, scored token by token.
-import { conversationField, setText } from '../shared/dom.js';
+import { actionButton, conversationField, setText } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
+import { openTab } from '../shared/session.js';
 import { labelsBehind, missingText } from './labels_behind.js';
 
 const HINT = 'Hover over a word, or move to it with Tab, to see its value.';
@@ -19,6 +20,7 @@ export class WordScores {
     this.api = api;
     this.container = container;
     this.draft = null; // {prompt, turns, text} as typed; turns: of a prompt that was not typed
+    this.back = null; // {tab, scroll} of the screen that asked for a text
     this.shown = 0; // how many texts other screens have asked for
     this.reset();
   }
@@ -34,9 +36,11 @@ export class WordScores {
     this.problem = ''; // why it could not be taken out or put back
   }
 
-  // Explain a text of another screen. @param {{prompt: string, turns: any, text: string}} draft
-  show(draft) {
+  // Explain a text of another screen.
+  /** @param {{prompt: string, turns: any, text: string, back: {tab: string, scroll: number}}} wanted */
+  show({ back, ...draft }) {
     this.draft = draft;
+    this.back = back;
     this.shown += 1;
   }
 
@@ -68,7 +72,7 @@ export class WordScores {
         <button type="button" class="lab-button small" data-do="explain" onclick=${() => this.explain()}>
           Show words
         </button>
-        ${conversation.edit}
+        ${conversation.edit} ${this.back && backButton(this.back)}
       </div>
       <div class="tokens" data-do="tokens"></div>
     </div>`;
@@ -195,6 +199,15 @@ export class WordScores {
     const choose = this.result.instant && ((i) => this.explain(wordAt(this.result.tokens, i)));
     container.replaceChildren(resultView(this.result, choose), this.labels());
   }
+}
+
+// To where the text was chosen, and as far down.
+function backButton({ tab, scroll }) {
+  const goBack = () => {
+    openTab(tab);
+    setTimeout(() => window.scrollTo(0, scroll), 100); // Gradio shows it a little later
+  };
+  return actionButton('explain-back', `← Back to ${tab}`, goBack);
 }
 
 const waitingView = (pending) => {

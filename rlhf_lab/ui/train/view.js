@@ -21,7 +21,7 @@ const api = requests('train');
 
 /** @param {import('../api_types').SampleRow} row */
 function askWhichLabels({ prompt, turns, text }) {
-  setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text }));
+  setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text, back: { tab: 'Train', scroll: window.scrollY } }));
   openTab('Reward model');
 }
 
