@@ -139,7 +139,7 @@ def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | N
     advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
     return (
         "There are too few answers to tell whether people prefer what this reward model prefers: even a perfect one would "
-        f"win only about four of five pairs. So far they {'do' if leans else 'do not'}: {advice}."
+        f"win only about four of five pairs. So far it looks like {'yes' if leans else 'no'}: {advice}."
     )
 
 
@@ -256,7 +256,7 @@ def outcome_sentence(
     decided = counts.first + counts.second
     ties = f", {pluralize(counts.ties, 'tie')}" if counts.ties else ""
     if not decided:
-        return f"decided no pair{ties}."
+        return "had no preference in any pair."
     if counts.first == counts.second:
         note = no_difference_note(*interval) if interval else ""
         return f"{verb} both equally often: {counts.first} of {decided} {unit} each{ties}.{note}"
@@ -264,12 +264,14 @@ def outcome_sentence(
     winner = names[0] if wins == counts.first else names[1]
     share, chance_note = f"{100 * wins / decided:.0f} %", ""
     if interval is None:
-        share += f"; an interval needs at least {MIN_CLUSTERS} pairs"
+        share += f"; too few pairs for an interval, which needs {MIN_CLUSTERS}"
     else:
         low, high = interval
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
         if low <= 0.5:
-            chance_note = f" This may be chance: the interval contains 50 %.{no_difference_note(low, high)}"
+            chance_note = (
+                f" This may be chance: 50 %, no preference, is in the interval.{no_difference_note(low, high)}"
+            )
     return f"{verb} {_with_article(winner)} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
 
 
@@ -281,11 +283,14 @@ def no_difference_note(low: float, high: float) -> str:
 
 def size_note(trials: int) -> str:
     """Which preference so many decided pairs can show, as a sentence."""
-    share, pairs = detectable_share(trials), pluralize(trials, "decided pair")
+    share, pairs = detectable_share(trials), pluralize(trials, "pair")
     if share is None:
-        return f"{pairs} {'is' if trials == 1 else 'are'} too few to tell."
+        return f"{pairs} {'is' if trials == 1 else 'are'} too few to show a preference, however people choose."
     percent = math.ceil(100 * share)
-    return f"{pairs} usually suffice to show a preference of {percent} % or more; a weaker one needs more pairs."
+    return (
+        f"If people choose one model in {percent} % of the pairs or more, {pairs} without ties usually show it; a weaker "
+        "preference needs more pairs."
+    )
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

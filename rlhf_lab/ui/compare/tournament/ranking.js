@@ -10,9 +10,9 @@ import { scoreText, winShare } from '../texts.js';
 const ABOUT =
   'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of pairs, with +2 ' +
   'in 88 %. Models with strongly overlapping intervals may be equally good. More prompts make the intervals ' +
-  'narrower; more people who judge the same pairs hardly do. "Above": neither the base model nor a model that ' +
-  'lost to it, directly or through others, has won against this one yet, so its score has no upper limit. "Below" is ' +
-  'the opposite. "Not compared": no answers connect the model ' +
+  'narrower; more people who judge the same pairs hardly do. "Above": this model has not yet lost to the base model, ' +
+  'or to a model that lost to the base, so its score has no upper limit. "Below": it has not yet won against the ' +
+  'base model, or against one that won against the base. "Not compared": no answers connect the model ' +
   'to the base model yet, so it has no place. KL, reward and gold are means over the texts of this tournament.';
 const ABOUT_ANSWERS =
   ' They are hidden until the answers are in the ranking. ' +
