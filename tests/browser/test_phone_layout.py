@@ -1,7 +1,8 @@
 """All seven answer buttons of the screen "Label" are visible when it opens, for any size of the window and the texts."""
 
 import pytest
-from browser_lab import current_pair
+from browser_lab import current_pair, press_key
+from helpers import change_replies
 from playwright.sync_api import expect
 
 from rlhf_lab.common.records import NewCompletion
@@ -105,3 +106,69 @@ def test_all_answers_are_visible_when_the_screen_opens(lab_with_pair, open_page)
         if height >= 568:
             page.evaluate("document.querySelector('.lab-header').style.minHeight = '100px'")  # a job is shown there
             expect_buttons_in_view(page, ANSWERS)
+
+
+def places(page, selectors) -> list[float]:
+    """Positions and sizes, in pixels."""
+    return [value for selector in selectors for value in page.locator(selector).bounding_box().values()]
+
+
+def test_nothing_that_is_pressed_moves_from_pair_to_pair(lab, open_page):
+    """Long and short texts, a prompt of one line and one that scrolls, on a phone with and without room for the last panel."""
+    texts = ["A pear.", "word " * 40, "A plum, or a fig.", "word " * 400, "a b c " * 25]
+    page = open_page(lab, viewport={"width": 390, "height": 844})
+
+    def vary(reply):
+        for pair in filter(None, (reply.get("pair"), reply.get("next_pair")) if isinstance(reply, dict) else ()):
+            first = pair["id"] % len(texts)
+            pair |= {"left": texts[first], "right": texts[first - 1]}
+            pair["turns"][-1]["content"] = "Tell a tale of a fox. " * (1 + 15 * (pair["id"] % 2))
+        return reply
+
+    change_replies(page, "label/*", vary)
+    for height in (844, 640):
+        page.set_viewport_size({"width": 390, "height": height})
+        page.reload()
+        shown = []
+        for _ in range(2 * len(texts)):
+            current_pair(page)
+            shown.append(places(page, ANSWERS))
+            press_key(page, "s")
+        for one in shown:
+            assert one == pytest.approx(shown[0], abs=1)
+        expect_buttons_in_view(page, ANSWERS)
+    page.unroute_all(behavior="wait")
+
+
+def test_the_tabs_stay_where_they_are_while_the_header_changes(lab, open_page):
+    working = {"label": "engine works", "style": "busy", "description": "", "device": "cpu", "memory_mib": 512.0}
+    working["is_working"] = True
+    model = {"id": 7, "accuracy": 0.8, "low": 0.6, "high": 0.92, "simulated": False}
+    job = {"label": "writing pairs", "run": None, "step": None, "progress": 0.3, "show_percent": True, "eta_s": 90.0}
+    states = [
+        {"job": None, "labels": 3, "simulated": 0},
+        {"job": job, "engine": working},
+        {"job": job | {"label": "training the reward model", "eta_s": None}, "engine": working, "reward": model},
+        {"job": None, "reward": model, "labels": 1234, "simulated": 160},
+        {"job": job | {"label": "run 17, step 123 of 400"}, "engine": working, "reward": model | {"low": 0.75}},
+    ]
+    notes = ["1 label", "the last training stopped before it was done", "10 more labels for a better reward model"]
+    shown = dict(states[0])
+    page = open_page(lab, viewport={"width": 390, "height": 844})
+
+    def change(reply):
+        return reply | shown | {"guide": reply["guide"] and reply["guide"] | {"note": note}}
+
+    note = notes[0]
+    change_replies(page, "header/status", change)
+    tops = []
+    for state in states:
+        for note in notes:
+            shown = state
+            with page.expect_response("**/lab-api/header/status"):
+                pass
+            expect(page.locator(".lab-header .missing b")).to_have_text(note)
+            expect(page.locator(".lab-header .job")).to_have_count(int(state["job"] is not None))
+            tops.append(page.locator("[role=tablist]").last.bounding_box()["y"])
+    assert set(tops) == {tops[0]}
+    page.unroute_all(behavior="wait")

@@ -195,7 +195,7 @@ def comparison_options(ctx: Context) -> ProjectOptions:
     project = ctx.project
     reward_rows = list_reward_models(ctx.db, project.id)
     started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
-    prompt_texts = [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]]
+    prompt_texts = [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:MAX_TEXTS_PER_COLUMN]]
     return {
         "project": project.id,
         "temperature": project.temperature,

@@ -2,7 +2,7 @@
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them.
 import { markedDiff } from '../shared/diff.js';
-import { actionButton, isShortcut, promptView, showNotice } from '../shared/dom.js';
+import { actionButton, fitTextHeights, isShortcut, promptView, showNotice } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { getItem, setItem } from '../shared/session.js';
 
@@ -15,17 +15,19 @@ const NOT_OF_PAIR = { deletion_note: null, others_progress: null, answers_note: 
 
 // A subclass creates the card, and draws by content(), drawControls() and drawOthers().
 export class BlindPairs {
-  // name: prefix of data-do and of storage keys; idName: a key in a request's payload; api: get_state, answer and the
-  // operator's requests; choiceByKey: further keys.
-  /** @param {{name: string, idName: string, api: any, choiceByKey?: Record<string, string>}} options */
-  constructor({ name, idName, api, choiceByKey = {} }) {
+  // name: prefix of data-do and of storage keys; idName: a key in a request's payload; unit: what the operator chooses
+  // the number of; api: get_state, answer and the operator's requests; choiceByKey: further keys.
+  /** @param {{name: string, idName: string, unit: string, api: any, choiceByKey?: Record<string, string>}} options */
+  constructor({ name, idName, unit, api, choiceByKey = {} }) {
     this.name = name;
+    this.unit = unit;
     this.idName = idName;
     this.api = api;
     this.notice = html`<p class="lab-notice" hidden data-do="${name}-notice"></p>`;
     this.stage = html`<div class="stage"></div>`;
     this.controls = html`<div class="lab-row controls"></div>`;
     this.estimate = html`<span class="muted" data-do="${name}-estimate"></span>`;
+    this.limit = html`<span class="muted">${unit}</span>`; // the label of the field
     this.size = html`<p class="muted" data-do="${name}-size"></p>`; // what so many pairs can show
     this.card = /** @type {any} */ (null);
     this.state = /** @type {any} */ (null); // the lab's, with the `pair` to judge
@@ -43,7 +45,18 @@ export class BlindPairs {
       event.preventDefault();
       this.answer(choice);
     });
+    window.addEventListener('resize', () => this.fitTexts());
+    new ResizeObserver(() => this.fitTexts()).observe(this.stage); // it comes on screen
     showNotice(this.notice, getItem(this.noticeKey()));
+  }
+
+  // How many there can be at most.
+  setLimit(count) {
+    this.limit.textContent = `${this.unit} (1 to ${count})`;
+  }
+
+  fitTexts() {
+    fitTextHeights(this.stage, this.stage.querySelector('.choices'));
   }
 
   mayUseKeys() {
@@ -229,6 +242,7 @@ export class BlindPairs {
       this.drawnKey = key;
       this.stage.replaceChildren(this.content() ?? '');
       this.drawControls();
+      this.fitTexts();
     }
     this.drawButtons();
   }
@@ -253,7 +267,7 @@ export class BlindPairs {
     const { pair } = this.state;
     const side = (choice, other, label, key) =>
       html`<div class="lab-card side ${choice}">
-        ${markedDiff(pair[other], pair[choice] || '(nothing)', 'lab-scroll')}
+        ${markedDiff(pair[other], pair[choice], 'lab-scroll')}
         ${this.choiceButton(choice, label, key)}
       </div>`;
     return html`<div class="lab-row">${head}</div>
@@ -261,7 +275,7 @@ export class BlindPairs {
       <div class="sides">
         ${side('left', 'right', 'First is better', '1')}${side('right', 'left', 'Second is better', '2')}
       </div>
-      <div class="lab-row">${this.choiceButton('tie', 'Equally good', '0')} ${others}</div>`;
+      <div class="lab-row choices">${this.choiceButton('tie', 'Equally good', '0')} ${others}</div>`;
   }
 
   choiceButton(choice, label, key) {

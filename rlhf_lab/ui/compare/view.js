@@ -85,6 +85,7 @@ class Compare {
     }
     this.blindTest.setTests(options.tests, projectChanged);
     this.form.fill(options);
+    for (const part of [this.blindTest, this.tournament]) part.setLimit(options.prompts.length); // held-out ones
     if (!before || projectChanged) this.drawResults();
     if (this.form.areRunsLoaded()) this.tournament.update(options.reward_models.length > 0, projectChanged);
   }

@@ -209,48 +209,52 @@ const shortScreen = matchMedia('(max-height: 700px)');
 const MIN_TEXT_PX = 40;
 const COMFORTABLE_TEXT_PX = 128; // five lines
 
-// Divides `room` between two texts of these heights: a text that needs less than half leaves the rest to the other.
+// Divides `room` between two texts of these heights: a text that needs less than half leaves the rest to a longer one.
 export function shareHeight([first, second], room) {
   const half = Math.floor(room / 2);
-  if (first <= half) return [first, Math.min(second, room - first)];
-  if (second <= half) return [room - second, second];
-  return [half, half];
+  if (first > half && second <= half) return [room - second, second];
+  return first <= half && second > half ? [first, room - first] : [half, room - half];
 }
 
-// On a phone or a short screen the two texts of `root` share the remaining height, so that all buttons are visible. The
-// element `extra` below the buttons is made visible too if the texts still fit then, or if they are comfortable to read
-// and would not fit without it either.
-export function fitTextHeights(root, buttons, extra) {
+// On a phone or a short screen the two texts of `root` fill what the window leaves beside prompt and buttons, so that
+// all buttons are visible and stay where they are from pair to pair. The element `extra` below the buttons is made
+// visible too if the texts are comfortable to read even then.
+export function fitTextHeights(root, buttons, extra = null) {
   const texts = [...root.querySelectorAll('.side .lab-text')];
-  const prompt = root.querySelector('.prompt');
+  const prompt = root.querySelector('.prompt, .asked');
+  const isStacked = stackedScreen.matches;
   for (const text of texts) text.style.removeProperty('--text-height');
   for (const node of [prompt, ...texts]) node?.classList.remove('fits');
-  if (!(stackedScreen.matches || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) {
-    return;
-  }
+  if (!(isStacked || shortScreen.matches) || !buttons || !texts.length || !root.getClientRects().length) return;
   for (const node of [prompt, ...texts]) node?.classList.add('fits');
   if (prompt && !fitsInside(prompt)) prompt.classList.remove('fits');
-  const rows = stackedScreen.matches ? texts : texts.slice(0, 1);
-  const textsHeight = rows.reduce((sum, node) => sum + node.offsetHeight, 0);
-  const roomAbove = (last) =>
-    window.innerHeight - last.getBoundingClientRect().bottom - window.scrollY + textsHeight - 6;
-  const contentHeights = texts.map((node) => node.scrollHeight + 1);
-  const contentHeight = contentHeights[0] + contentHeights[1];
+  const rows = isStacked ? texts : texts.slice(0, 1);
+  const textsHeight = rows.reduce((sum, node) => sum + node.getBoundingClientRect().height, 0);
+  const top = root.getBoundingClientRect().top + window.scrollY;
+  // What is far down is scrolled to.
+  const above = top < window.innerHeight / 2 ? -window.scrollY : root.getBoundingClientRect().top;
+  const roomAbove = (last) => window.innerHeight - last.getBoundingClientRect().bottom + above + textsHeight - 6;
+  const unusedByPrompt = prompt
+    ? (parseFloat(getComputedStyle(prompt).maxHeight) || 0) - prompt.getBoundingClientRect().height
+    : 0;
   const withExtra = extra ? roomAbove(extra) : 0;
-  const withoutExtra = roomAbove(buttons);
-  const isComfortable = withExtra >= COMFORTABLE_TEXT_PX * rows.length;
-  // Side by side it does not depend on the texts, so that the buttons do not move.
-  const isTooMuch = rows.length > 1 && (withoutExtra >= contentHeight || !isComfortable);
-  const isExtraShown = isTooMuch ? withExtra >= contentHeight : isComfortable;
-  const room = isExtraShown ? withExtra : withoutExtra;
-  const heights = rows.length > 1 ? shareHeight(contentHeights, room) : texts.map(() => room);
-  texts.forEach((text, i) => {
-    const line = parseFloat(getComputedStyle(text).lineHeight);
-    const isCut = rows.length < 2 || contentHeights[i] > heights[i];
-    const height = isCut ? cutWithinLine(heights[i], line) : heights[i];
-    text.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, height)}px`);
-  });
+  const isExtraShown = withExtra - Math.max(0, unusedByPrompt) >= COMFORTABLE_TEXT_PX * rows.length;
+  const room = Math.max(MIN_TEXT_PX * rows.length, isExtraShown ? withExtra : roomAbove(buttons));
+  const heights = isStacked ? shareHeight(texts.map(neededHeight), room) : texts.map(() => room);
+  heights[0] = endWithinLine(texts[0], heights[0]);
+  heights[1] = isStacked ? room - heights[0] : endWithinLine(texts[1], heights[1]);
+  texts.forEach((text, i) => text.style.setProperty('--text-height', `${heights[i]}px`));
   for (const text of texts) text.classList.toggle('fits', fitsInside(text));
+}
+
+const neededHeight = (node) => node.scrollHeight + node.offsetHeight - node.clientHeight + 1;
+
+// The height of a text, or a smaller one at which it ends within a line if it has to be scrolled.
+function endWithinLine(text, height) {
+  const { lineHeight, paddingTop, borderTopWidth } = getComputedStyle(text);
+  const inset = parseFloat(paddingTop) + parseFloat(borderTopWidth);
+  const isCut = !stackedScreen.matches || neededHeight(text) > height;
+  return isCut ? Math.max(MIN_TEXT_PX, inset + cutWithinLine(height - inset, parseFloat(lineHeight))) : height;
 }
 
 // A height at which a scrolled text ends within a line, so that it does not look complete. line: its height in px.

@@ -25,7 +25,7 @@ export class BlindTest extends BlindPairs {
   // root: the element of the screen. getRequest(): the form's models and settings. onChange(): a test was changed, so
   // its list of tests is newer than the options of the screen.
   constructor({ root, getRequest, onChange }) {
-    super({ name: 'blind', idName: 'test_id', api });
+    super({ name: 'blind', idName: 'test_id', unit: 'pairs', api });
     this.root = root;
     this.getRequest = getRequest;
     this.onChange = onChange;
@@ -43,7 +43,7 @@ export class BlindTest extends BlindPairs {
 
   buildCard() {
     const begin = actionButton('blind-begin', 'Start a blind test', () => this.begin(), '');
-    const count = html`<label class="lab-row"><span class="muted">pairs</span>${this.pairCount}</label>`;
+    const count = html`<label class="lab-row">${this.limit}${this.pairCount}</label>`;
     return html`<section class="lab-card blind blind-pairs" aria-label="blind test">
       <h2>${term('blind test', 'Blind test')}</h2>
       ${this.notice} ${this.stage} ${this.controls}

@@ -23,7 +23,8 @@ const canCompete = ([model]) => !model.startsWith('base/best/') || model === BES
 export class Tournament extends BlindPairs {
   // root: the element of the screen. getRequest(): the form's settings. chosenModels(): [model, label] of the columns.
   constructor({ root, getRequest, chosenModels }) {
-    super({ name: 'tournament', idName: 'tournament_id', api, choiceByKey: { x: 'both_bad', s: 'skip' } });
+    const choiceByKey = { x: 'both_bad', s: 'skip' };
+    super({ name: 'tournament', idName: 'tournament_id', unit: 'prompts', api, choiceByKey });
     this.getRequest = getRequest;
     this.chosenModels = chosenModels;
     this.contestants = /** @type {any[] | null} */ (null); // proposed until a person changes them
@@ -62,7 +63,7 @@ export class Tournament extends BlindPairs {
       ${this.chips}
       <div class="lab-row">
         ${this.addButton}
-        <label class="lab-row"><span class="muted">prompts</span>${this.promptCount}</label>
+        <label class="lab-row">${this.limit}${this.promptCount}</label>
         ${this.beginButton} ${this.estimate}
       </div>
       ${this.size}
