@@ -2,7 +2,7 @@
 
 import pytest
 from browser_lab import current_pair, press_key
-from helpers import change_replies
+from helpers import change_replies, open_tab
 from playwright.sync_api import expect
 
 from rlhf_lab.common.records import NewCompletion
@@ -137,6 +137,38 @@ def test_nothing_that_is_pressed_moves_from_pair_to_pair(lab, open_page):
         for one in shown:
             assert one == pytest.approx(shown[0], abs=1)
         expect_buttons_in_view(page, ANSWERS)
+    page.unroute_all(behavior="wait")
+
+
+def test_a_blind_test_shows_the_whole_prompt_and_its_buttons_stay(lab, open_page):
+    page = open_page(lab, viewport={"width": 390, "height": 844})
+    prompts = ["Tell a tale.", "Tell a tale of a fox who finds a lamp in the wood. " * 4]
+    texts, shown = [("A pear.", "word " * 30), ("word " * 200, "A plum.")], []
+    state = {
+        "id": 1,
+        "annotator": "x",
+        "model_names": ["base model", "run 1, step 40"],
+        "is_waiting": False,
+        "judged_count": 3,
+    }
+    state |= {"pair_count": 20, "left_out_note": "", "others_progress": {"finished": 0, "in_progress": 0}}
+
+    def pair_of(number):
+        left, right = texts[number]
+        turns = [{"role": "user", "content": prompts[number]}]
+        return {"position": number, "token": str(number), "turns": turns, "left": left, "right": right}
+
+    number = 0
+    change_replies(page, "blind_test/get_state", lambda _: state | {"pair": pair_of(number)})
+    open_tab(page, "Compare")
+    buttons = [f".blind [data-do=blind-{name}]" for name in ("left", "right", "tie")]
+    for number in (0, 1):
+        expect(page.locator(".blind .asked")).to_have_text(prompts[number].rstrip())
+        shown.append(places(page, buttons))
+        assert page.locator(".blind .asked").evaluate(FITS)
+        assert min(body.bounding_box()["height"] for body in page.locator(".blind .side .lab-text").all()) >= 40
+        expect_buttons_in_view(page, buttons)
+    assert shown[1] == pytest.approx(shown[0], abs=1)
     page.unroute_all(behavior="wait")
 
 
