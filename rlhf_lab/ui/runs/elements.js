@@ -22,7 +22,7 @@ export function offerDownload(notice, download, name) {
     Save it again
   </a>`;
   notice.hidden = false;
-  link.click();
   const saved = `Your browser saves ${download.name}, ${formatBytes(download.bytes)}.`;
   notice.replaceChildren(`${saved} ${download.note} `, link);
+  link.click();
 }
