@@ -48,7 +48,7 @@ export const definitionOf = (word) => (Object.hasOwn(definitions, word) ? defini
 // A word of the glossary as a button. label: how it is written here; metric: its key, which is explained too.
 export function term(word, label = word, metric = '') {
   return html`<button
-    type="button" class="lab-term lab-offline-too" aria-haspopup="dialog" data-do="term-${word}" data-metric=${metric}
+    type="button" class="lab-term lab-offline-too" aria-haspopup="dialog" data-do="term-${word}" data-also=${metric}
     onclick=${(event) => show(event.currentTarget)}
     onkeyup=${(event) => event.key === 'Tab' && show(event.currentTarget, true)}
   >${label}</button>`;
@@ -57,10 +57,10 @@ export function term(word, label = word, metric = '') {
 function show(button, asPreview = false) {
   const [title, text, details] = card.children;
   const word = button.dataset.do.slice('term-'.length);
-  const { metric } = button.dataset;
+  const { also } = button.dataset;
   title.textContent = word;
   text.textContent = definitionOf(word.toLowerCase());
-  details.textContent = metric && metric !== word ? `${metric}: ${definitionOf(metric)}` : '';
+  details.textContent = also && also !== word ? `${also}: ${definitionOf(also)}` : '';
   card.dataset.of = button.dataset.do;
   card.classList.toggle('preview', asPreview);
   (button.closest('dialog') ?? document.body).append(card); // beside an open dialog nothing can be used
