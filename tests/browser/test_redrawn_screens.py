@@ -11,7 +11,7 @@ STYLE = Path(rlhf_lab.ui.__file__).parent / "shared" / "page.css"
 PRELUDE = """
 const serve = (replies) => {
   window.fetch = async (address, { body }) => {
-    const answer = replies[String(address).replace('lab-api/', '')]?.(JSON.parse(body)) ?? { error: `No ${address}.` };
+    const answer = (await replies[String(address).replace('lab-api/', '')]?.(JSON.parse(body))) ?? { error: `No ${address}.` };
     return { json: async () => ('error' in answer ? answer : { reply: answer.reply, ...answer }) };
   };
 };
@@ -83,6 +83,51 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
         document.activeElement.dataset.do, text('.message'),
       ];"""
     assert run(code) == [True, "a word", "polite", "log-out", "There is nothing to undo."]
+
+
+def test_an_answer_that_is_changed_while_a_vote_is_sent_is_changed_after_it(run):
+    code = """
+      const project = { project_created_at: 1, name: 'p', prompt_set: 'tales' };
+      const you = { name: 'Ann', role: 'labeller' };
+      const counts = { counted_at: 1, labels: 1, simulated: 0, next_training_at: 9, labels_to_next: 8, has_model: false };
+      const rest = { training_text: '', guide_note: '', people_here: 1, you, length_note: '', project_created_at: 1 };
+      const turns = [{ role: 'user', content: 'Once' }];
+      const pair = (id) => ({ id, turns, left: `${id} a`, right: `${id} b`, cut: {}, markdown: false, adjudication: false });
+      const state = {
+        ...counts, ...rest, project, pair: pair(1), next_pair: pair(2), may_edit: false, can_undo: true, can_redo: false,
+        guideline: '', quality_note: '', notice: '', waiting_text: '',
+      };
+      const sent = [];
+      let release = null;
+      const later = { ...state, pair: pair(2), next_pair: pair(3) };
+      const log = (name, reply) => (payload) => { sent.push([name, payload.note]); return reply; };
+      const vote = { id: 4, turns, left: 'a', right: 'b', cut: {}, choice: 'left', strength: '', note: '' };
+      serve({
+        'label/opened': () => say(state), 'label/presence': () => say({ ...counts, ...rest }),
+        'label/disputed': () => say({ count: 0, prompts: [] }),
+        'label/recent_votes': () => say([{ ...vote, adjudication: false }]),
+        'label/vote': log('vote', new Promise((resolve) => { release = () => resolve(say(later)); })),
+        'label/amend': log('amend', say({ ...later, notice: 'Your earlier answer was changed.' })),
+      });
+      localStorage.clear();
+      const element = show('lab-label');
+      const { default: mount } = await import('/label/view.js');
+      mount({ element, props: { data: { judges: [{ name: 'x', description: '', prompt_set: '' }] } } });
+      await until(() => find('.lab-label').dataset.open === '1');
+      find('[data-do=left]').click();
+      find('.history').open = true;
+      await until(() => find('.earlier .note'));
+      const note = find('.earlier .note');
+      note.value = 'a reason';
+      note.dispatchEvent(new Event('input'));
+      find('[data-do=amend]').click();
+      await pause(300);
+      const before = sent.map(([name]) => name);
+      release();
+      await until(() => sent.length > 1);
+      await pause(100);
+      return [before, sent.at(-1), text('.message')];"""
+    assert run(code) == [["vote"], ["amend", "a reason"], "Your earlier answer was changed."]
 
 
 def test_the_page_of_people_is_drawn_again_only_if_something_has_changed(run):

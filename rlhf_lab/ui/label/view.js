@@ -72,8 +72,7 @@ class Label {
     };
     document.addEventListener('keydown', onKey);
     // The screen Chat made a pair, which is leased to this person: it comes next.
-    const showNewPair = () => (sender.awaitsReply ? setTimeout(showNewPair, 200) : sender.send('opened'));
-    window.addEventListener('lab-pair', showNewPair);
+    window.addEventListener('lab-pair', () => this.whenFree(() => sender.send('opened')));
     window.addEventListener('online', () => sender.awaitsReply && sender.onTimeout());
     window.addEventListener('resize', () => this.fitTexts());
     new ResizeObserver(() => this.fitTexts()).observe(document.querySelector('.lab-header'));
@@ -144,7 +143,14 @@ class Label {
   }
 
   change(fields) {
-    this.sender.sendKept({ name: 'amend', uuid: newUuid(), ...fields, ...this.identity() });
+    const request = { name: 'amend', uuid: newUuid(), ...fields, ...this.identity() };
+    this.whenFree(() => this.sender.sendKept(request));
+  }
+
+  // Send something when no reply is awaited; until then the sender would drop it.
+  whenFree(send) {
+    if (this.sender.awaitsReply) setTimeout(() => this.whenFree(send), 200);
+    else send();
   }
 
   onKey(event) {
@@ -439,7 +445,10 @@ class Label {
   }
 
   loadHistory(details) {
-    const markGold = (fields) => this.sender.send('gold', { ...fields, ...this.identity() });
+    const markGold = (fields) => {
+      const request = { ...fields, ...this.identity() };
+      this.whenFree(() => this.sender.send('gold', request));
+    };
     loadHistory(details, api, (fields) => this.change(fields), markGold);
   }
 
