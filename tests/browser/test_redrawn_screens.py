@@ -50,8 +50,9 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
       const you = { name: 'Ann', role: 'operator' };
       const counts = { counted_at: 1, labels: 1, simulated: 0, next_training_at: 9, labels_to_next: 8, has_model: false };
       const rest = { training_text: '', guide_note: '', people_here: 2, you, length_note: '', project_created_at: 1 };
+      const names = { shown_names: {} };
       const state = {
-        ...counts, ...rest, project, pair: null, next_pair: null, may_edit: true, can_undo: true, can_redo: false,
+        ...counts, ...rest, ...names, project, pair: null, next_pair: null, may_edit: true, can_undo: true, can_redo: false,
         guideline: '', quality_note: '', notice: '',
       };
       const turns = [{ role: 'user', content: 'Once' }];
@@ -59,7 +60,7 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
       serve({
         'label/opened': () => say({ ...state, waiting_text: `The engine writes: ${asked += 1}` }),
         'label/undo': () => say({ ...state, waiting_text: '', notice: 'There is nothing to undo.' }),
-        'label/presence': () => say({ ...counts, ...rest }),
+        'label/presence': () => say({ ...counts, ...rest, ...names }),
         'label/disputed': () => say({ count: 0, prompts: [] }),
         'label/recent_votes': () => say([{ ...vote, adjudication: false }]),
       });
@@ -136,7 +137,7 @@ def test_the_page_of_people_is_drawn_again_only_if_something_has_changed(run):
       let present = ['Ann'];
       const you = { name: '', role: 'viewer' };
       const row = { annotator: 'Ann', labels: 2, repeated: 0, same: 0, shared: 0, agreed: 0 };
-      const state = { you, leaderboard: [row], has_agreement: true, rules: {} };
+      const state = { you, shown_names: {}, leaderboard: [row], has_agreement: true, rules: {} };
       serve({ 'people/state': () => (asked += 1) && say({ ...state, present }) });
       const { setOperator } = await import('/shared/session.js');
       setOperator(false);
