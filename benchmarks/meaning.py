@@ -12,8 +12,8 @@ text does not score more (the second table gives the judge's correlation with th
 pairs, a reward model is trained, and each arm runs with the recommended settings of its algorithm and its own changes. A further
 setting is `reward`: `judge` or `random` replace the reward model, `ignore` is one that ignores the length (its setting
 `length`), `neutral` subtracts its regression on the length. Labels, reward model and base samples are shared by all arms, and
-kept with --home; --out adds to the rows of earlier calls. --fresh: "base, new" and "policy, new" are the correlations of score
-and length on so many new responses to the training prompts.
+kept with --home; --out adds to the rows of earlier calls. --fresh: "base, new" and "policy, new" are the correlations of the
+score and the attribute "length" on so many new responses to the training prompts.
 
 Gold is the judge's score in standard deviations of the base's samples, as the difference to the base for the same prompts. Along
 a run it is measured on the run's own responses, in windows of five steps, between which gold, length and seconds at a KL are
@@ -64,6 +64,7 @@ from rlhf_lab.jobs.judge_labelling import judge_vote, label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.attribute_correction import token_attributes
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.reward_model import RewardModel
@@ -373,7 +374,7 @@ def run_arm(args: argparse.Namespace, experiment: Experiment, name: str, changes
         if trainer.steps_done % STEPS_PER_POINT == 0:
             log(f"{name}, step {trainer.steps_done}: {seconds:.0f} s")
     points = points_of(steps)
-    fresh = dict[str, float | None]()
+    fresh = dict[str, float]()
     if args.fresh:
         adapter = trainer.state.policy.adapter
         fresh["fresh_base"] = fresh_correlation(experiment, scorer, None, args.fresh)
@@ -435,15 +436,17 @@ def evaluate(experiment: Experiment, trainer: PolicyTrainer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fresh_correlation(experiment: Experiment, scorer: Scorer, adapter: str | None, count: int) -> float | None:
-    """The correlation of score and length on `count` new responses of the base (None) or of a policy to the training prompts."""
+def fresh_correlation(experiment: Experiment, scorer: Scorer, adapter: str | None, count: int) -> float:
+    """The correlation of the score and the attribute "length" on `count` new responses of the base (None) or of a policy to the
+    training prompts."""
     texts = list(itertools.islice(itertools.cycle(experiment.train.prompts), count))
     with experiment.adapters.using(adapter, merged=adapter is not None):
         samples = sample_responses(
             experiment.backbone, texts, seed=experiment.seed, purpose="fresh", max_new_tokens=experiment.project.max_new_tokens,
             temperature=experiment.temperature,
         )  # fmt: skip
-    return length_correlation(scorer.scores(samples.prompts, samples.tokens), samples.tokens)
+    lengths = token_attributes(experiment.backbone, samples.prompts, samples.tokens, ("length",))[:, 0]
+    return pearson(scorer.scores(samples.prompts, samples.tokens), lengths)
 
 
 def value_at(points: list[dict[str, float]], axis: str, position: float, name: str) -> float | None:
