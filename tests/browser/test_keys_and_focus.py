@@ -137,3 +137,21 @@ def test_only_a_text_that_was_cut_off_says_so(run):
     code = """
       return [null, 0, 1, 1200].map((tokens) => dom.withCut(html`<p>text</p>`, tokens).textContent);"""
     assert run(code) == ["text", "text", "text … cut off at 1 token", "text … cut off at 1,200 tokens"]
+
+
+def test_the_next_step_of_the_tokens_can_be_opened_when_the_run_has_made_it(run):
+    code = """
+      const { TokenView } = await import('/train/token_view.js');
+      const view = { run: 3, step: 4, last_step: 4, tokens_per_step: 0, color_scales: [{ column: 'kl', name: 'KL' }], rows: [] };
+      const tokens = new TokenView(async () => structuredClone(view));
+      document.body.append(tokens.node);
+      tokens.node.open = true;
+      tokens.show(3, 4);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      const next = tokens.node.querySelector('[data-do=token-on]');
+      const seen = [next.disabled];
+      await tokens.load(4);
+      seen.push(next.disabled);
+      await tokens.load(5);
+      return [...seen, next.disabled];"""
+    assert run(code) == [True, True, False]

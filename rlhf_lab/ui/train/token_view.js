@@ -76,8 +76,12 @@ export class TokenView {
     this.load();
   }
 
-  // Called with every poll until the tokens have arrived, because a reply may be lost.
-  async load() {
+  // Called with every poll, because a reply may be lost and the run goes on. lastStep: of the run, if it is known.
+  async load(lastStep = 0) {
+    if (this.view?.run === this.run && lastStep > this.view.last_step) {
+      this.view.last_step = lastStep;
+      this.drawStepButtons();
+    }
     const key = `${this.run}/${this.step}`;
     if (!this.node.open || this.run === null || this.requestedKey === key) return;
     this.requestedKey = key;
@@ -97,14 +101,19 @@ export class TokenView {
 
   // ---- drawing
 
+  drawStepButtons() {
+    const { node, view } = this;
+    const steps = this.steps?.() ?? [1, view.last_step];
+    node.querySelector('[data-do=token-back]').disabled = view.step <= steps[0];
+    node.querySelector('[data-do=token-on]').disabled = view.step >= steps.at(-1);
+  }
+
   draw() {
     const { node, view, scaleSelect } = this;
     const stepLabel = node.querySelector('[data-token-step]');
     stepLabel.textContent = `step ${view.step}`;
     stepLabel.dataset.tokenStep = view.step;
-    const steps = this.steps?.() ?? [1, view.last_step];
-    node.querySelector('[data-do=token-back]').disabled = view.step <= steps[0];
-    node.querySelector('[data-do=token-on]').disabled = view.step >= steps.at(-1);
+    this.drawStepButtons();
     const scales = view.color_scales.map(({ column, name }) => [column, name]);
     setOptions(scaleSelect, scales, scales[0][0]);
     if (!view.rows.length) {

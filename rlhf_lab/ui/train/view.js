@@ -121,7 +121,7 @@ class TrainScreen {
     }
     this.drawActivity();
     this.parts.samples.load();
-    this.tokenView.load();
+    this.tokenView.load(this.run.step);
   }
 
   /** @param {FeedReply} reply */
