@@ -11,9 +11,10 @@ The judges score a window of fixed size at the beginning of a text, as the mean 
 text does not score more (the second table gives the judge's correlation with the length on the base's texts). A judge labels
 pairs, a reward model is trained, and each arm runs with the recommended settings of its algorithm and its own changes. A further
 setting is `reward`: `judge` or `random` replace the reward model, `ignore` is one that ignores the length (its setting
-`length`), `neutral` subtracts its regression on the length. Labels, reward model and base samples are shared by all arms, and
-kept with --home; --out adds to the rows of earlier calls. --fresh: "base, new" and "policy, new" are the correlations of the
-score and the attribute "length" on so many new responses to the training prompts.
+`length`), `neutral` subtracts its regression on the length, `cautious-K` K posterior standard deviations of the score (needs
+--epochs 0). Labels, reward model and base samples are shared by all arms, and kept with --home; --out adds to the rows of
+earlier calls. --fresh: "base, new" and "policy, new" are the correlations of the score and the attribute "length" on so many
+new responses to the training prompts.
 
 Gold is the judge's score in standard deviations of the base's samples, as the difference to the base for the same prompts. Along
 a run it is measured on the run's own responses, in windows of five steps, between which gold, length and seconds at a KL are
@@ -42,6 +43,7 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env()
 
+import numpy as np
 import torch
 from algorithms import log, parse_changes
 from torch import Tensor
@@ -55,6 +57,8 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.core.advantages import is_last_token, masked_mean, rewards_to_go
 from rlhf_lab.core.policy_losses import explained_variance
+from rlhf_lab.core.preference_fit import PreferenceTargets, fit_dual, score_variance
+from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
 from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
@@ -82,6 +86,7 @@ from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, Rollout, Scorer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.reward.report import length_correlation
+from rlhf_lab.training.reward.task import RewardTask
 
 #: A judge reads the first WINDOW words, in groups of GROUP, which is the length below which built-in judges do not normalise.
 WINDOW, GROUP = 27, 9
@@ -128,6 +133,30 @@ class NeutralScorer:
     def scores(self, prompts: Any, responses: Any, on_progress: ProgressCallback = no_progress) -> Tensor:
         lengths = torch.tensor([float(len(ids)) for ids in responses])
         return self.reward_model.scores(prompts, responses, on_progress) - self.per_token * lengths
+
+
+class CautiousScorer:
+    """A reward model without an adapter less `caution` posterior standard deviations of its score, in its unit."""
+
+    def __init__(self, experiment: "Experiment", caution: float) -> None:
+        self.reward_model, self.caution = experiment.reward_model, caution
+        config = RewardConfig(seed=experiment.seed, epochs=0)
+        reference = reference_samples(experiment.model_cache, experiment.project)
+        self.task = RewardTask(experiment.adapters, experiment.labels, reference, config)
+        assert self.task.frozen is not None
+        self.fitter, indices = self.task.frozen.fitter, self.task.distinguishable
+        self.differences = self.fitter.differences[indices].double().numpy()
+        self.gram = self.differences @ self.differences.T
+        head, targets = self.task.fit_heads(indices)[0], PreferenceTargets(self.fitter.targets.ties[indices])
+        self.fit = fit_dual(self.gram, targets, head.ridge)
+        raw = self.fitter.scaler(self.task.frozen.reference.numpy()) @ head.scaled_weights.numpy()
+        self.unit = float(raw.std())
+
+    def scores(self, prompts: Any, responses: Any, on_progress: ProgressCallback = no_progress) -> Tensor:
+        features = self.fitter.scaler(self.task.features(prompts, responses).numpy()).astype(np.float64)
+        variance = score_variance(self.gram, self.fit, self.differences @ features.T, (features**2).sum(1))
+        uncertainty = torch.from_numpy(np.sqrt(variance) / self.unit).float()
+        return self.reward_model.scores(prompts, responses, on_progress) - self.caution * uncertainty
 
 
 def random_score(text: str) -> float:
@@ -189,7 +218,7 @@ def prepare_experiment(args: argparse.Namespace, home: Path, db: Database) -> Ex
         else:
             label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
     backbone, adapters = model_cache.load_project(project)
-    row = trained_reward_model(model_cache, project, RewardConfig(seed=seed))
+    row = trained_reward_model(model_cache, project, RewardConfig(seed=seed, epochs=args.epochs))
     train, held_out = (
         [prompt.text for prompt in filter_prompts(backbone, prompts(db, project.id, split), args.length).prompts]
         for split in ("train", "eval")
@@ -250,7 +279,7 @@ def edit_as_judge(model_cache: ModelCache, project: Project, judge: Judge, pairs
 
 
 def scorer_of(experiment: Experiment, kind: str) -> Scorer:
-    """The scorer of an arm's `reward`: model, ignore, neutral, judge or random."""
+    """The scorer of an arm's `reward`: model, ignore, neutral, cautious-K, judge or random."""
     if kind == "ignore":
         config = RewardConfig(seed=experiment.seed, length="ignore")
         row = trained_reward_model(experiment.model_cache, experiment.project, config)
@@ -258,6 +287,8 @@ def scorer_of(experiment: Experiment, kind: str) -> Scorer:
     if kind == "neutral":
         scores = scores_of(experiment, experiment.reward_model, experiment.train)
         return NeutralScorer(experiment.reward_model, scores, experiment.train.tokens)
+    if kind.startswith("cautious-"):
+        return CautiousScorer(experiment, float(kind.removeprefix("cautious-")))
     functions = {"judge": lambda text: experiment.judge.score("", text), "random": random_score}
     return FunctionScorer(experiment.backbone, functions[kind]) if kind in functions else experiment.reward_model
 
@@ -535,6 +566,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64, help="longest response, in tokens")
     parser.add_argument("--system-prompt", default="Answer in one or two sentences.")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=RewardConfig().epochs, help="of the reward model; 0: no adapter")
     parser.add_argument("--fresh", type=int, default=0, help="new responses on which score and length are correlated")
     parser.add_argument("--home", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
