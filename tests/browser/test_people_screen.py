@@ -81,7 +81,7 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     assert bob.inner_text("[data-here]") == "2 people here"
     bob.click("role=tab[name='People']")
     bob.wait_for_selector("tr[data-name=Ann]")
-    assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
+    assert bob.inner_text("tr[data-name='Bo$$']").split()[:3] == ["Bo$$", "(you)", "3"]
     expect(bob.locator("[aria-label='who is connected']")).to_contain_text("You, Bo$$, may label.")
     sorted_by = bob.locator(".lab-people thead [aria-sort=descending]")
     expect(sorted_by).to_have_text("Labels")
