@@ -2,6 +2,7 @@
 
     python benchmarks/live.py --simulate brake                    two minutes on one core
     python benchmarks/live.py --simulate budget                   four minutes
+    python benchmarks/live.py --simulate opponents                four minutes
     python benchmarks/live.py --simulate brake budget --out FILE.json
 
 Simulations (`live_simulations.py`): their tables are printed as Markdown; --out writes them as JSON.
@@ -14,7 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from live_simulations import SIMULATIONS, Row
+import live_opponents
+import live_simulations
+from live_simulations import Row
+
+SIMULATIONS = live_simulations.SIMULATIONS | {"opponents": live_opponents.SIMULATIONS}
 
 
 def markdown(rows: list[Row]) -> str:

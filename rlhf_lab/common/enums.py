@@ -114,7 +114,7 @@ class Opponent(StrEnum):
     """With whose texts people compare those of the policy that is being trained."""
 
     BASE = "base"
-    BEST = "best"  # an earlier checkpoint: the first, until people prefer the policy to it; then the newest
+    BEST = "best"  # an earlier checkpoint: the first, until people clearly prefer the policy to it; then the newest
 
 
 class BrakeState(StrEnum):

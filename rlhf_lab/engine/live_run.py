@@ -120,23 +120,28 @@ class LivePairs:
         self.turns = TURNS if config.live else MEASURING_TURNS
         self._secret = get_project(model_cache.db, run.project_id).seed
 
-    def add(self, step: int, rollouts: Sequence[RolloutRow], policy_slot: str, checkpoint_step: int | None) -> None:
+    def add(
+        self, step: int, rollouts: Sequence[RolloutRow], policy_slot: str, checkpoint_step: int | None,
+        *, only_checkpoint: bool = False,
+    ) -> None:  # fmt: skip
         """Store pairs of the policy after `step` steps, unless enough wait for an answer or those of the step exist.
 
         rollouts: its responses, from which the next step has learned. policy_slot: of the policy after that step.
-        checkpoint_step: of the earlier checkpoint to compare with, None without one.
+        checkpoint_step: of the earlier checkpoint to compare with, None without one. only_checkpoint: it takes the base's turns.
         """
         db = self.model_cache.db
         waiting = len(unanswered_pairs(db, self.run.id, step - FRESH_STEPS))
         is_due = step % max(1, self.config.brake_every) == 0 and (step > 0 or self.config.live)
         if not is_due or waiting >= WAITING_PAIRS or not rollouts or has_pairs_of_step(db, self.run.id, step):
             return
-        drawn = self._draw(step, rollouts, checkpoint_step)
+        drawn = self._draw(step, rollouts, checkpoint_step, only_checkpoint=only_checkpoint)
         for opponent in dict.fromkeys(item.opponent for item in drawn):
             chosen = [item for item in drawn if item.opponent is opponent]
             self._store(step, chosen, self._sample(step, chosen, policy_slot), checkpoint_step)
 
-    def _draw(self, step: int, rollouts: Sequence[RolloutRow], checkpoint_step: int | None) -> list[_Drawn]:
+    def _draw(
+        self, step: int, rollouts: Sequence[RolloutRow], checkpoint_step: int | None, *, only_checkpoint: bool = False
+    ) -> list[_Drawn]:
         """Rollouts of different prompts. Of pairs that only teach, those that ended by themselves come first.
 
         The brake counts on texts that are alike but for who wrote them (core/sequential_test.py). So where the other text is that
@@ -153,8 +158,9 @@ class LivePairs:
             opponent = (
                 self.turns[(step * PAIRS_PER_STEP + i) % len(self.turns)] if step else None
             )  # at 0 it is the base
-            if opponent is Opponent.BEST and checkpoint_step is None:
-                opponent = Opponent.BASE
+            if opponent is not None:
+                is_base = checkpoint_step is None or (opponent is Opponent.BASE and not only_checkpoint)
+                opponent = Opponent.BASE if is_base else Opponent.BEST
             unused = (row for row in (ended_first if opponent is None else order) if rollouts[row][0] not in used)
             row = next(unused, None)
             if row is None:

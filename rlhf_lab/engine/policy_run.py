@@ -45,7 +45,7 @@ from rlhf_lab.jobs.time_estimate import WorkCount, count_held_out, count_policy_
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.memory_errors import is_out_of_memory
 from rlhf_lab.models.oom import free_memory
-from rlhf_lab.quality.brake import BRAKE_KEY, compared_checkpoint, counted_answers, pause_payload, pause_text
+from rlhf_lab.quality.brake import BRAKE_KEY, compared_checkpoint, counted_answers, loses_to, pause_payload, pause_text
 from rlhf_lab.rewards.terms import FUNCTIONS_KEY, TERMS_KEY, read_terms
 from rlhf_lab.store.live_runs import get_head
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
@@ -361,8 +361,10 @@ class PolicyRun:
             return
         writer_step = step - 1  # the rollouts of a step are sampled before its update
         earlier = [saved for saved in checkpoint_steps(self.folder) if saved < writer_step]
-        opponent_step = compared_checkpoint(counted_answers(self.model_cache.db, self.run.id), earlier)
-        self.task.pairs.add(writer_step, self.trainer.rollout_rows, POLICY_SLOT, opponent_step)
+        answers = counted_answers(self.model_cache.db, self.run.id)
+        checkpoint = compared_checkpoint(answers, earlier)
+        only = loses_to(answers, checkpoint)
+        self.task.pairs.add(writer_step, self.trainer.rollout_rows, POLICY_SLOT, checkpoint, only_checkpoint=only)
         if JUDGE_KEY in self.run.manifest:
             let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
         payload = pause_payload(self.model_cache.db, self.run.id)

@@ -3,6 +3,7 @@
 The test itself: core/sequential_test.py.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from rlhf_lab.store.runs import events
 
 BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint,
 SEVERAL_KEY = "several"  # and with this where the evidence is about several checkpoints
-MIN_ANSWERS = 6  # decided ones about a checkpoint before another may take its place
+MIN_WINS, CLEAR_LEAD = 4, 1.28  # of the policy against a checkpoint, before another takes its place; in standard errors
+MIN_ANSWERS, LAST_ANSWERS = 3, 20  # about a checkpoint, which say whether it alone is compared with
 
 
 def brake_report(db: Database, run_id: int) -> BrakeReport:
@@ -70,15 +72,25 @@ def preferred_checkpoint(answers: Sequence[LiveAnswer]) -> dict[str, int | str]:
 def compared_checkpoint(answers: Sequence[LiveAnswer], checkpoints: Sequence[int]) -> int | None:
     """The step of the checkpoint to compare the policy with, out of the ascending `checkpoints`; None without any.
 
-    The first one, until people prefer the policy's texts to its own; then the newest one, and so on. People decide this rather
+    The first one, until people clearly prefer the policy's texts to its own (wins - defeats >= CLEAR_LEAD · √answers, which has a
+    probability of about a tenth after a given number of even answers); then the newest one, and so on. People decide this rather
     than the reward model, because the score of a policy that exploits a reward model goes on rising.
     """
     present = _newest_opponent(answers)
     if not checkpoints or present not in checkpoints:
         return checkpoints[0] if checkpoints else None
     results = [answer.won for answer in answers if answer.opponent_step == present and answer.won is not None]
-    is_beaten = len(results) >= MIN_ANSWERS and 2 * sum(results) > len(results)
+    wins, lead = sum(results), 2 * sum(results) - len(results)
+    is_beaten = wins >= MIN_WINS and lead >= CLEAR_LEAD * math.sqrt(len(results))
     return checkpoints[-1] if is_beaten else present
+
+
+def loses_to(answers: Sequence[LiveAnswer], checkpoint: int | None) -> bool:
+    """Whether the policy has lost more than it won of the last decided answers about this checkpoint. As long as it does, only it
+    is compared with: about the opponent that wins most often, the test learns most from each answer."""
+    last = [answer.won for answer in answers if answer.opponent_step == checkpoint and answer.won is not None]
+    last = last[-LAST_ANSWERS:]
+    return checkpoint is not None and len(last) >= MIN_ANSWERS and last.count(False) > last.count(True)
 
 
 def _newest_opponent(answers: Sequence[LiveAnswer]) -> int | None:

@@ -100,6 +100,19 @@ def test_stopping_at_any_time_keeps_the_expectation():
     assert 0.01 < np.isfinite(stopped).mean() <= 1 / 1.2
 
 
+def test_an_opponent_that_earlier_answers_choose_keeps_the_expectation():
+    """All sequences of 10 even answers; who has won the most answers so far is asked about, the base if both are equal."""
+    values = []
+    for sequence in itertools.product([False, True], repeat=10):
+        evidence, lost = no_evidence(), {BASE: 0, BEST: 0}
+        for won in sequence:
+            opponent = max(lost, key=lambda each: lost[each])
+            evidence[opponent], lost[opponent] = evidence[opponent].after(won), lost[opponent] + (not won)
+        values.append(sum(float(evidence[opponent].declined.value) for opponent in Opponent) / 2)
+    assert max(values) > 1.5
+    assert math.fsum(values) / len(values) == pytest.approx(1.0, abs=1e-12)
+
+
 def test_runs_without_a_difference_are_rarely_stopped():
     """400 runs of 400 answers, half of them about each opponent: with a probability of 5 % more than 31 of them have
     less than one chance in 200. The same bound holds for PREFERRED."""

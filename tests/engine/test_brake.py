@@ -15,7 +15,7 @@ from rlhf_lab.engine.live_run import JUDGE_KEY, TURNS, LivePairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.jobs import run_control
 from rlhf_lab.quality import brake as quality
-from rlhf_lab.quality.brake import BRAKE_KEY, brake_report, compared_checkpoint, pause_text
+from rlhf_lab.quality.brake import BRAKE_KEY, brake_report, compared_checkpoint, loses_to, pause_text
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.live_runs import (
     LiveAnswer,
@@ -188,12 +188,15 @@ def test_wins_do_not_pause_and_only_the_first_answer_to_a_pair_counts(lab):
 
 @pytest.mark.parametrize(("asked", "expected"), [
     ([], 5),
-    ([(5, True)] * 5, 5),  # too few answers
-    ([(5, True)] * 6, 20),
+    ([(5, True)] * 3, 5),  # too few wins
+    ([(5, True)] * 4, 20),
+    ([(5, True)] * 4 + [(5, False)] * 2, 5),  # a lead of 2, less than 1.28 · √6
+    ([(5, True)] * 6 + [(5, False)] * 2, 20),  # one of 4, more than 1.28 · √8
     ([(5, True), (5, False)] * 3, 5),
-    ([(5, True), (5, None)] * 5, 5),  # a tie is no answer
+    ([(5, True), (5, None)] * 3, 5),  # a tie is no answer
     ([(5, True)] * 6 + [(15, False)] * 30, 15),
-    ([(5, True)] * 6 + [(15, False)] * 6 + [(15, True)] * 7, 20),
+    ([(5, True)] * 6 + [(15, False)] * 6 + [(15, True)] * 7, 15),
+    ([(5, True)] * 6 + [(15, False)] * 2 + [(15, True)] * 7, 20),
     ([(5, True)] * 6 + [(None, True)] * 9, 20),  # the last ones are about the base
     ([(7, False)] * 9, 5),  # its checkpoint is gone
 ])  # fmt: skip
@@ -234,6 +237,41 @@ def test_an_older_pair_that_is_answered_late_does_not_bring_its_checkpoint_back(
     asked = [(i, 5, True) for i in range(6)] + [(i, 15, False) for i in range(10, 30)] + [(9, 5, True)]
     answers = [LiveAnswer(pair_id, 1, Opponent.BEST, step, won) for pair_id, step, won in asked]
     assert compared_checkpoint(answers, [5, 10, 15, 20, 25]) == 15
+
+
+@pytest.mark.parametrize(("asked", "expected"), [
+    ([], False),
+    ([(5, False)] * 2, False),
+    ([(5, False)] * 3, True),
+    ([(5, False), (5, True)] * 3, False),
+    ([(15, False)] * 3, False),  # another checkpoint
+    ([(None, False)] * 9, False),
+    ([(5, False)] * 20 + [(5, True)] * 10, False),  # 10 of the last 20
+    ([(5, True)] * 20 + [(5, False)] * 11, True),
+])  # fmt: skip
+def test_to_whom_the_policy_loses_now(asked, expected):
+    answers = [
+        LiveAnswer(i, 1, Opponent.BASE if step is None else Opponent.BEST, step, won)
+        for i, (step, won) in enumerate(asked)
+    ]
+    assert loses_to(answers, 5) is expected
+    assert not loses_to(answers, None)
+
+
+def test_a_checkpoint_that_the_policy_loses_to_takes_the_turns_of_the_base():
+    pairs = LivePairs.__new__(LivePairs)
+    pairs.config, pairs.run = SimpleNamespace(seed=0, token_rows=0), SimpleNamespace(id=1)
+    pairs.adapters, pairs.turns = SimpleNamespace(backbone=SimpleNamespace(eos_ids=(0,))), TURNS
+    rollouts = [(prompt, [5]) for prompt in range(9)]
+
+    def opponents(checkpoint, only):
+        steps = (pairs._draw(step, rollouts, checkpoint, only_checkpoint=only) for step in (1, 2, 3))
+        return [item.opponent for drawn in steps for item in drawn]
+
+    base, best = Opponent.BASE, Opponent.BEST
+    assert opponents(5, False) == [best, None, base, best, None, base]
+    assert opponents(5, True) == [best, None, best, best, None, best]
+    assert opponents(None, True) == [base, None, base, base, None, base]
 
 
 @pytest.mark.parametrize("seed", range(20))
