@@ -171,7 +171,7 @@ def train_reward_model(
     _record_reward_time(model_cache, project, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
-        report_progress(JobProgress(1.0, 0.0, {}))  # raises if the job was cancelled while the files were written
+        report_progress(JobProgress(1.0, 0.0))  # raises if the job was cancelled while the files were written
         row = add_reward_model(
             model_cache.db, project.id, name, config=config, report=report, snapshot=fitted.label_snapshot
         )

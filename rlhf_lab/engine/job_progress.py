@@ -9,11 +9,12 @@ from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 
 
 class JobProgress(NamedTuple):
-    """fraction: from 0 to 1. eta_s: estimated seconds left, None if unknown. partial_result: can already be shown on the page."""
+    """fraction: from 0 to 1. eta_s: estimated seconds left, None if unknown. partial_result: can already be shown on the page;
+    None: that of the last report."""
 
     fraction: float
     eta_s: float | None
-    partial_result: dict[str, Any]
+    partial_result: dict[str, Any] | None = None
 
 
 SAMPLING_REPORT_S = 1.0

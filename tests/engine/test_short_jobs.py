@@ -250,10 +250,11 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
     reports, fractions, update = [], [], queue.update_progress
 
     def listen(db, job_id, progress, eta_s, partial_result):
-        reports.append(partial_result)
         fractions.append(progress)
         assert update(db, job_id, progress, eta_s, partial_result)
-        assert queue.get_job(db, job_id).result == partial_result
+        if partial_result is not None:
+            reports.append(partial_result)
+        assert queue.get_job(db, job_id).result == reports[-1]
         return True
 
     monkeypatch.setattr(queue, "update_progress", listen)
