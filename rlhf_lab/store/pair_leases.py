@@ -360,18 +360,22 @@ def _check_not_fixed(vote: Vote, fixed: Collection[int]) -> None:
 
 
 def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote, fixed: Collection[int] = ()) -> Vote:
-    """Replace a vote by another one on the same pair; the old row stays, marked as undone. A repeated uuid changes nothing.
+    """Replace a vote by another one on the same pair; the old row stays, marked as undone. A repeated change does nothing.
 
-    Sides and repeat are taken from the old vote. Raises StaleVoteError if this person has no such live vote, and for one on the
-    fixed pairs.
+    Sides and repeat are taken from the old vote. Raises StaleVoteError if this person has no such live vote, if another vote has
+    the uuid, and for a vote on the fixed pairs.
     """
     check_vote(new_vote)
-    query = live_votes_query(project_id, Source.HUMAN, t.votes.c.id)
+    v = t.votes.c
+    query = live_votes_query(project_id, Source.HUMAN, v.id)
     with db.write() as conn:
-        if (existing := vote_by_uuid(conn, new_vote.uuid)) is not None:
-            return existing
-        own_vote = and_(t.votes.c.id == vote_id, t.votes.c.annotator == new_vote.annotator)
-        if conn.execute(query.where(own_vote)).scalar() is None:
+        own_vote = and_(v.id == vote_id, v.annotator == new_vote.annotator)
+        existing = vote_by_uuid(conn, new_vote.uuid)
+        if existing is not None and existing.id > vote_id and existing.annotator == new_vote.annotator:
+            of_same_pair = own_vote, v.pair_id == existing.pair_id, v.repeat == existing.repeat
+            if conn.execute(select(v.id).where(*of_same_pair)).first() is not None:
+                return existing
+        if existing is not None or conn.execute(query.where(own_vote)).scalar() is None:
             raise StaleVoteError("That vote was deleted or undone; nothing was changed. Reload the page.")
         old = update_vote(conn, vote_id, undone_at=time.time())
         _check_not_fixed(old, fixed)

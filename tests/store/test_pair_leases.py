@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -266,6 +267,24 @@ def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs)
         pair_leases.change_vote(db, project.id, changed.id, vote(0, "bob", uuid="foreign"))
     assert [(v.id, pair.id) for v, pair in votes.vote_history(db, project.id, "ann")] == [(changed.id, old.pair_id)]
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None  # a change is no undo
+
+
+def test_a_change_with_the_uuid_of_another_vote_is_refused(db, project, make_pairs):
+    make_pairs(4)
+    first, second = judge(db, project, "ann"), judge(db, project, "ann")
+    foreign = judge(db, project, "bob")
+    again = votes.cast_vote(db, replace(vote(first.pair_id, uuid="again"), repeat=True))
+    for vote_id, annotator, uuid in (
+        (first.id, "bob", first.uuid),  # somebody else's vote, with its own uuid
+        (first.id, "bob", foreign.uuid),
+        (foreign.id, "bob", first.uuid),
+        (first.id, "ann", first.uuid),
+        (first.id, "ann", second.uuid),
+        (first.id, "ann", again.uuid),
+    ):
+        with pytest.raises(StaleVoteError, match="nothing was changed"):
+            pair_leases.change_vote(db, project.id, vote_id, vote(0, annotator, Choice.SECOND, uuid))
+    assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 3
 
 
 def test_repeats_come_later_are_hidden_and_are_no_labels(db, project, make_pairs):
