@@ -31,10 +31,13 @@ def blind_tests(db: Database, project_id: int) -> list[BlindTest]:
     return [BlindTest(**row._mapping) for row in db.fetch(query)]
 
 
-def open_test_models(db: Database, project_id: int) -> set[int]:
-    """The reward models of the blind tests that have not ended."""
-    payloads = [first for first, _ in job_payloads_by_test(db, project_id).values() if not first.get(ENDED_KEY)]
-    return {payload["reward_model_id"] for payload in payloads if payload.get("reward_model_id") is not None}
+def has_open_test(db: Database, project_id: int) -> bool:
+    """Whether the project has a blind test that has not ended. One whose texts could not be written cannot be judged."""
+    b, first, second = t.blind_tests.c, t.jobs.alias(), t.jobs.alias()
+    failed = (JobStatus.FAILED, JobStatus.CANCELLED)
+    query = select(first.c.payload).where(first.c.status.not_in(failed), second.c.status.not_in(failed))
+    query = query.join_from(t.blind_tests, first, first.c.id == b.first_job).join(second, second.c.id == b.second_job)
+    return any(not payload.get(ENDED_KEY) for payload in db.fetch(query.where(b.project_id == project_id)).scalars())
 
 
 def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:

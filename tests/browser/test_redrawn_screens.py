@@ -239,33 +239,65 @@ def test_why_the_lab_refuses_the_requests_of_a_screen_stays_in_the_header(run, m
     assert (is_offline, hidden, last) == (False, "none", "none")
 
 
+#: The screen of one reward model, whose state and requests a test can change before `open()`.
+REWARD_MODEL = """
+  const stats = { right: 0, decided: 0, low: 0, high: 1, chosen_right: 0, chosen_decided: 0 };
+  const model = { id: 3, labels: 9, accuracy: null, low: null, high: null, source: 'human', source_text: 'people' };
+  const state = {
+    project: 1, models: [{ ...model, created_at: 1 }], default_id: 3, job: null, last_training: 0, cancelled: false,
+    failed: '', labels: { human: 9, simulated: 0, goals: { human: 20, simulated: 40 } }, instant: null,
+    prediction_stats: { human: stats, simulated: stats }, estimates_key: '', scores_hidden: '',
+  };
+  const report = {
+    id: 3, counts_hidden: true, ties: 0, folds: 0, train_accuracy: null, chosen_scores: [], rejected_scores: [],
+    length_correlation: null, loss: [], note: '', example_texts: [], calibration: [], calibration_error: null,
+    disagreements: [], attributes: [],
+  };
+  const check = { pairs: 8, note: 'A note.', test: null, text: '', is_open: false, can_judge: false };
+  const requests = {
+    'reward/state': () => say(state), 'reward/report': () => say(report), 'reward/check': () => say(check),
+  };
+  window.Plotly ??= { purge() {}, react() {} };
+  const { setOperator } = await import('/shared/session.js');
+  const open = async () => {
+    serve(requests);
+    const { default: mount } = await import('/reward/view.js');
+    const props = { data: { layout: {}, config: {}, is_demo: false } };
+    mount({ element: show('lab-reward'), props, trigger() {}, watch() {} });
+    await until(() => find('.check'));
+  };
+"""
+
+
 def test_the_check_of_a_reward_model_is_asked_for_again_after_a_lost_request(run):
-    code = """
+    code = f"""
+      {REWARD_MODEL}
       let checks = 0;
-      const stats = { right: 0, decided: 0, low: 0, high: 1, chosen_right: 0, chosen_decided: 0 };
-      const model = { id: 3, labels: 9, accuracy: null, low: null, high: null, source: 'human', source_text: 'people' };
-      const state = {
-        project: 1, models: [{ ...model, created_at: 1 }], default_id: 3, job: null, last_training: 0, cancelled: false,
-        failed: '', labels: { human: 9, simulated: 0, goals: { human: 20, simulated: 40 } }, instant: null,
-        prediction_stats: { human: stats, simulated: stats }, estimates_key: '',
-      };
-      const report = {
-        id: 3, counts_hidden: true, ties: 0, folds: 0, train_accuracy: null, chosen_scores: [], rejected_scores: [],
-        length_correlation: null, loss: [], note: '', example_texts: [], calibration: [], calibration_error: null,
-        disagreements: [], attributes: [],
-      };
-      const check = { pairs: 8, note: 'A note.', test: null, text: '', is_open: false, can_judge: false };
-      serve({
-        'reward/state': () => say(state), 'reward/report': () => say(report),
-        'reward/check': () => ((checks += 1) > 1 ? say(check) : { error: 'Too many requests.' }),
-      });
-      window.Plotly ??= { purge() {}, react() {} };
-      const { default: mount } = await import('/reward/view.js');
-      const props = { data: { layout: {}, config: {}, is_demo: false } };
-      mount({ element: show('lab-reward'), props, trigger() {}, watch() {} });
-      await until(() => find('.check'));
+      requests['reward/check'] = () => ((checks += 1) > 1 ? say(check) : {{ error: 'Too many requests.' }});
+      await open();
       return [checks, text('.check .muted')?.endsWith('A note.')];"""
     assert run(code) == [2, True]
+
+
+def test_a_labeller_reads_why_no_texts_are_scored_now_and_the_operator_can_go_on(run):
+    code = f"""
+      {REWARD_MODEL}
+      state.scores_hidden = 'People are judging.';
+      setOperator(false);
+      await open();
+      const shown = () => [text('[data-do=scores-hidden]') ?? '', !!find('[data-do=explain]')];
+      const seen = [shown()];
+      setOperator(true);
+      await until(() => find('[data-do=explain]'));
+      seen.push(shown());
+      setOperator(false);
+      await until(() => find('[data-do=scores-hidden]'));
+      state.scores_hidden = '';
+      await until(() => find('[data-do=explain]'));
+      seen.push(shown());
+      setOperator(true);
+      return seen;"""
+    assert run(code) == [["People are judging.", False], ["", True], ["", True]]
 
 
 def test_a_name_that_is_being_typed_stays_when_another_run_is_ticked(run):

@@ -9,7 +9,7 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.time_estimate import Estimate
-from rlhf_lab.store.blind_tests import add_test, blind_tests, delete_test, end_test
+from rlhf_lab.store.blind_tests import add_test, blind_tests, delete_test
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, update_run
 from rlhf_lab.ui.compare.blind_test import api as blind_test
@@ -153,13 +153,3 @@ def test_checks_after_a_deleted_test_have_other_seeds(ctx, calls, model):
         if len(seeds) == 2:
             delete_test(ctx.db, blind_tests(ctx.db, ctx.project.id)[-1].id)
     assert len(set(seeds)) == 3
-
-
-def test_nobody_learns_from_scores_which_texts_of_an_open_test_the_model_chose(ctx, calls, model, monkeypatch):
-    screen = calls(reward, ctx)
-    test = screen.begin_check({"model": model.id, "annotator": "ann"})["test"]
-    monkeypatch.setattr(type(ctx), "is_operator", lambda self, request=None: False)
-    asked = {"model": model.id, "prompt": "Once", "text": "upon a time", "annotator": "ann"}
-    assert "Wait until the operator has ended the blind test" in screen.explain(asked)["error"]
-    end_test(ctx.db, test)
-    assert screen.explain(asked)["job"]

@@ -23,6 +23,7 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.compare.blind_results import size_note
 from rlhf_lab.ui.compare.blind_test import api as blind_test
 from rlhf_lab.ui.compare.tournament import api as tournament
+from rlhf_lab.ui.compare.typed_texts import check_may_score
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.run_views.run_summary import RunView, current_reward_model_id, reward_model_label
@@ -238,8 +239,13 @@ def reward_model_and_judge(row: ListedRewardModel) -> Scorer:
 
 
 def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:
-    """Submit one COMPLETE job per column, which belongs to the annotator. Raises LabError."""
+    """Submit one COMPLETE job per column, which belongs to the annotator. Raises LabError, also for scores of
+    texts with a prompt of one's own when `check_may_score` does."""
     if not payload.prompt.strip() or len(payload.prompt) > MAX_PROMPT_CHARS:
         raise FieldError("prompt", f"Prompt: write 1 to {MAX_PROMPT_CHARS:,} characters.")
+    if payload.reward_model_id and payload.prompt not in (
+        item.text for item in prompts(ctx.db, ctx.project.id, "eval")
+    ):
+        check_may_score(ctx)  # the prompt can contain a text to be scored
     models, prompt_texts = payload.models[:MAX_COLUMNS], [payload.prompt] * payload.samples
     return submit_completions(ctx, payload, models, prompt_texts, requester=annotator)

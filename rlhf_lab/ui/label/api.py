@@ -16,6 +16,7 @@ from rlhf_lab.store.edited_answers import add_edited_answer
 from rlhf_lab.store.gold_pairs import mark_gold
 from rlhf_lab.store.pair_leases import redo_last_vote, start_adjudicating, undo_last_vote, what_can_be_undone
 from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.ui.compare.typed_texts import hides_scores
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import label_note
 from rlhf_lab.ui.limits import ANSWER
@@ -155,7 +156,12 @@ def presence(ctx: Context, query: Payload) -> PeopleHere:
 
 @api.read(InstantQuery)
 def instant(ctx: Context, query: InstantQuery) -> InstantFigures:
-    return instant_view(ctx, ctx.annotator_or_empty(query.annotator), query.vote_uuid)
+    annotator = ctx.annotator_or_empty(query.annotator)
+    view = instant_view(ctx, annotator, query.vote_uuid)
+    predicted = ctx.instant_reward.prediction(query.vote_uuid, annotator)
+    if predicted is not None and hides_scores(ctx, predicted[0].pair_id):
+        view["prediction"] = None
+    return view
 
 
 @api.read(Payload)

@@ -15,10 +15,10 @@ from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.demo import visitor_training_goal
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.quality.queries import restore_votes, take_out_labels
-from rlhf_lab.store.blind_tests import open_test_models
 from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models, listed_model
 from rlhf_lab.store.reward_scores import prediction_accuracy
 from rlhf_lab.store.votes import vote_counts
+from rlhf_lab.ui.compare.typed_texts import check_may_score, why_not_scored
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.limits import ENGINE
 from rlhf_lab.ui.reward.check import SIZES, CheckView, check_view, start_check
@@ -131,7 +131,7 @@ class InstantAccuracy(TypedDict):
 
 class RewardState(TypedDict):
     """What changes while the screen is open; models: the newest first. default_id: of the one that a new run learns from; it is
-    shown first."""
+    shown first. scores_hidden: `why_not_scored`."""
 
     project: int
     models: list[ModelSummary]
@@ -144,6 +144,7 @@ class RewardState(TypedDict):
     prediction_stats: dict[Source, RewardPredictionStats]
     instant: InstantAccuracy | None
     estimates_key: str
+    scores_hidden: str
 
 
 def build(ctx: Context) -> None:
@@ -240,11 +241,7 @@ def cancel(ctx: Context, payload: JobQuery) -> None:
 
 @api.action(ExplainText, limit=ENGINE)
 def explain(ctx: Context, payload: ExplainText) -> JobId:
-    """Raises LabError while others may judge texts that the reward model chose: its scores would tell which ones."""
-    if not ctx.is_operator() and payload.model in open_test_models(ctx.db, ctx.project.id):
-        raise LabError(
-            "People are judging texts that this reward model chose. Wait until the operator has ended the blind test."
-        )
+    check_may_score(ctx)
     return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
 
 
@@ -313,6 +310,7 @@ def screen_state(ctx: Context) -> RewardState:
         "prediction_stats": {source: prediction_accuracy(ctx.db, project.id, source) for source in Source},
         "instant": instant_accuracy(ctx),
         "estimates_key": estimates_key(ctx),
+        "scores_hidden": why_not_scored(ctx),
     }
 
 

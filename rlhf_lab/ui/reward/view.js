@@ -88,14 +88,19 @@ class RewardScreen {
       ['histogram', report((one) => one.chosen_scores.length), () => scoreHistogram(this.report, charts)],
       [
         'words',
-        () => this.report && [this.state.project, this.report.id, this.words.shown],
-        () => this.words.card(this.report),
+        () => this.report && [this.state.project, this.report.id, this.words.shown, this.scoresHidden()],
+        () => (this.scoresHidden() ? scoresHiddenCard(this.scoresHidden()) : this.words.card(this.report)),
       ],
       ['calibration', report(hasCalibration), () => calibrationCard(this.report, charts)],
       ['losses', report((one) => !one.counts_hidden), () => lossesCard(this.report, charts)],
       ['disagreements', report((one) => one.disagreements.length), () => disagreementsCard(this.report)],
       ['table', () => this.shownModel() && [this.state.models, this.shownModel().id], () => this.table()],
     ];
+  }
+
+  // Why this person cannot have texts scored now; '' if they can.
+  scoresHidden() {
+    return isOperator() ? '' : this.state.scores_hidden;
   }
 
   barKey() {
@@ -250,6 +255,13 @@ class RewardScreen {
     if (training && this.state.job) updateTraining(training, this.state.job, this.charts);
   }
 }
+
+/** @param {string} reason */
+const scoresHiddenCard = (reason) =>
+  html`<div class="lab-card words">
+    <h3>Words that raise or lower the score</h3>
+    <p class="lab-notice" data-do="scores-hidden">${reason}</p>
+  </div>`;
 
 /** @param {RewardState} state */
 function introCard({ labels }) {

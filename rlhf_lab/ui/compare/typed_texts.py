@@ -1,0 +1,63 @@
+"""Who may have texts of their own scored, and when.
+
+Policies and the best of n texts have high scores by every reward model of the project. Whoever can have both texts of a blind
+pair scored therefore knows, mostly, which model wrote which.
+"""
+
+from rlhf_lab.common.enums import JobStatus
+from rlhf_lab.common.records import Tournament
+from rlhf_lab.errors import NotAllowedError
+from rlhf_lab.jobs import queue
+from rlhf_lab.quality.tournament import contestants_of, unseen_pairs
+from rlhf_lab.store.blind_tests import has_open_test
+from rlhf_lab.store.chat_pairs import CHAT_REASON
+from rlhf_lab.store.edited_answers import EDIT_REASON
+from rlhf_lab.store.live_runs import pairs_of_active_runs
+from rlhf_lab.store.projects import get_pair
+from rlhf_lab.store.tournaments import tournament_answers, tournaments
+from rlhf_lab.ui.compare.tournament.api import ranked_answers
+from rlhf_lab.ui.context import Context
+
+OPEN_TEST = "people are judging a blind test. Wait until the operator has ended it"
+OPEN_TOURNAMENT = (
+    "people are judging a tournament. Wait until all its texts have been judged, or the operator has deleted it"
+)
+LIVE_PAIRS = "people are judging texts of a run under Label. Wait until the run has ended"
+
+
+def why_not_scored(ctx: Context) -> str:
+    """Why nobody but the operator can have texts of their own scored now; "" if everybody can."""
+    project_id = ctx.project.id
+    if has_open_test(ctx.db, project_id):
+        reason = OPEN_TEST
+    elif any(_can_be_judged(ctx, tournament) for tournament in tournaments(ctx.db, project_id)):
+        reason = OPEN_TOURNAMENT
+    else:
+        with ctx.db.read() as conn:
+            reason = LIVE_PAIRS if pairs_of_active_runs(conn, project_id) else ""
+    return reason and f"Scores would tell which model wrote a text, and {reason}."
+
+
+def check_may_score(ctx: Context) -> None:
+    """Raises NotAllowedError if this visitor cannot have texts of their own scored now."""
+    if not ctx.is_operator() and (reason := why_not_scored(ctx)):
+        raise NotAllowedError(reason)
+
+
+def hides_scores(ctx: Context, pair_id: int) -> bool:
+    """Whether this visitor may not see the scores of a pair now, because somebody wrote a part of it: an edited text, or the
+    conversation of a chat."""
+    if ctx.is_operator() or get_pair(ctx.db, pair_id).reason not in (EDIT_REASON, CHAT_REASON):
+        return False
+    return bool(why_not_scored(ctx))
+
+
+def _can_be_judged(ctx: Context, tournament: Tournament) -> bool:
+    """Whether its texts are still to be written, or some of them are in no answer of the ranking."""
+    job = queue.get_job(ctx.db, tournament.job_id)
+    if job.status in (JobStatus.FAILED, JobStatus.CANCELLED):
+        return False
+    if job.status is not JobStatus.DONE or not job.result:
+        return True
+    contestants, answers = contestants_of(job.result), tournament_answers(ctx.db, tournament.id)
+    return bool(unseen_pairs(contestants, ranked_answers(contestants, answers, is_shared=True)))
