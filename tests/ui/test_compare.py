@@ -249,5 +249,5 @@ def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
 def test_a_full_queue_is_refused_with_words(ctx):
     for _ in range(generation_requests.MAX_QUEUED_JOBS):
         queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
-    with pytest.raises(LabError, match="24 texts are already waiting"):
+    with pytest.raises(LabError, match="At most 24 texts can wait"):
         submit(ctx, reward_model_id="")

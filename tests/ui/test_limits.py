@@ -1,7 +1,10 @@
 """Every act of a visitor has a limit for the visitor and for their address, in one table."""
 
 import asyncio
+import contextlib
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -175,6 +178,40 @@ def test_one_visitor_and_one_address_cannot_take_all_places_of_the_queue(shared,
     queue.cancel(shared.db, jobs[0][0].id)
     assert ask("visitor-99", "1.1.1.1")
     assert chat.MAX_ANSWERS <= MAX_JOBS_OF_VISITOR
+
+
+def test_parallel_requests_do_not_pass_the_limits_of_the_queue(shared, monkeypatch):
+    """All that can count the queue before one of them has submitted do so."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
+    address, count_jobs, counted = threading.local(), queue.jobs, threading.Barrier(30)
+    monkeypatch.setattr(Context, "client_address", lambda _: address.now)
+
+    def count(*args, **choice):
+        jobs = count_jobs(*args, **choice)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            counted.wait(timeout=0.5)
+        return jobs
+
+    def ask(name, sent_from):
+        address.now = sent_from
+        with contextlib.suppress(LabError):
+            submit_short_jobs(shared, JobKind.CHAT, name, [{REQUESTER_KEY: name}])
+
+    def ask_at_once(*visitors):
+        counted.reset()
+        with ThreadPoolExecutor(30) as pool:
+            list(pool.map(ask, *zip(*visitors, strict=True)))
+        return len(count_jobs(shared.db))
+
+    before = len(count_jobs(shared.db))
+    monkeypatch.setattr(queue, "jobs", count)
+    assert ask_at_once(*[("ann", "1.1.1.1")] * 30) - before == 6
+    assert ask_at_once(*[(f"visitor-{i}", "1.1.1.1") for i in range(30)]) - before == 18
+    assert ask_at_once(*[(f"guest-{i}", f"2.2.2.{i}") for i in range(30)]) - before == 24
+    queue.cancel(shared.db, count_jobs(shared.db)[0].id)
+    address.now = "3.3.3.3"
+    with pytest.raises(LabError, match="At most 24 texts"):
+        submit_short_jobs(shared, JobKind.CHAT, "zoe", [{REQUESTER_KEY: "zoe"}] * 2)  # place for one
 
 
 def test_an_address_has_a_limited_number_of_program_names(monkeypatch):

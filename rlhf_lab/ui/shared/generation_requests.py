@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NotRequired
 
@@ -28,6 +29,8 @@ MAX_QUEUED_JOBS = 24  # short jobs of all pages together
 MAX_JOBS_OF_VISITOR, MAX_JOBS_OF_ADDRESS = 6, 18
 SHORT_JOBS = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.CHAT)
 BEST_OF_CHOICES = (4, 16)
+#: Held from the count of the unfinished jobs to the submission of new ones: parallel requests must not share one count.
+_SUBMISSION = threading.Lock()
 CHECKPOINT = re.compile(r"run/([0-9]{1,18})/(latest|best|[0-9]{1,18})")
 
 
@@ -56,14 +59,14 @@ class TextColumn(TypedDict):
     note: NotRequired[str]
 
 
-def check_queue_capacity(ctx: Context) -> list[Job]:
-    """The unfinished short jobs. Raises LabError if so many are queued that another one would wait for minutes, or if a demo is
+def check_queue_capacity(ctx: Context, new_jobs: int = 1) -> list[Job]:
+    """The unfinished short jobs. Raises LabError if so many are queued that new ones would wait for minutes, or if a demo is
     about to be reset."""
     if ctx.demo is not None:
         ctx.demo.check_open()
     queued = queue.jobs(ctx.db, kinds=SHORT_JOBS, statuses=UNFINISHED_JOB_STATUSES)
-    if len(queued) >= MAX_QUEUED_JOBS:
-        raise LabError(f"{MAX_QUEUED_JOBS} texts are already waiting for the engine. Try again in a moment.")
+    if len(queued) + new_jobs > MAX_QUEUED_JOBS:
+        raise LabError(f"At most {MAX_QUEUED_JOBS} texts can wait for the engine. Try again in a moment.")
     return queued
 
 
@@ -72,20 +75,23 @@ def submit_short_jobs(ctx: Context, kind: JobKind, requester: str, payloads: Seq
     many jobs of all people, of this person, or of their address are unfinished."""
     for payload in payloads:
         check_model(ctx, payload.get("checkpoint", "base"))
-    queued, address = check_queue_capacity(ctx), ctx.client_address()
-    if ctx.access.is_multi_user and not ctx.is_operator():
-        own = sum(job.payload.get(REQUESTER_KEY) == requester for job in queued)
-        near = sum(ctx.job_addresses.get(job.id) == address for job in queued)
-        if own + len(payloads) > MAX_JOBS_OF_VISITOR or near + len(payloads) > MAX_JOBS_OF_ADDRESS:
-            raise LabError(
-                f"Too many of your texts, or of your network's, are waiting for the engine: at most {MAX_JOBS_OF_VISITOR} per "
-                f"person and {MAX_JOBS_OF_ADDRESS} per network. Try again when they are written."
-            )
-    jobs = [queue.submit(ctx.db, kind, ctx.project.id, payload) for payload in payloads]
-    unfinished = {job.id for job in queued}
-    for job_id in [job_id for job_id in ctx.job_addresses if job_id not in unfinished]:
-        ctx.job_addresses.pop(job_id, None)
-    ctx.job_addresses.update((job.id, address) for job in jobs)
+    address = ctx.client_address()
+    with _SUBMISSION:
+        queued = check_queue_capacity(ctx, len(payloads))
+        if ctx.access.is_multi_user and not ctx.is_operator():
+            own = sum(job.payload.get(REQUESTER_KEY) == requester for job in queued)
+            near = sum(ctx.job_addresses.get(job.id) == address for job in queued)
+            if own + len(payloads) > MAX_JOBS_OF_VISITOR or near + len(payloads) > MAX_JOBS_OF_ADDRESS:
+                raise LabError(
+                    "Too many of your texts, or of your network's, are waiting for the engine: at most "
+                    f"{MAX_JOBS_OF_VISITOR} per person and {MAX_JOBS_OF_ADDRESS} per network. Try again when they are "
+                    "written."
+                )
+        jobs = [queue.submit(ctx.db, kind, ctx.project.id, payload) for payload in payloads]
+        unfinished = {job.id for job in queued}
+        for job_id in [job_id for job_id in ctx.job_addresses if job_id not in unfinished]:
+            ctx.job_addresses.pop(job_id, None)
+        ctx.job_addresses.update((job.id, address) for job in jobs)
     engine_process.ensure_engine(ctx.db, ctx.home)
     return jobs
 
