@@ -1,10 +1,12 @@
 """Limits on what a request may send: the length of its body, who may upload files, and how much may be stored."""
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from python_multipart.multipart import parse_options_header
+from starlette.concurrency import run_in_threadpool
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -41,19 +43,21 @@ class UploadRoom:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._stored_bytes = 0
+        self._stored_bytes, self._lock = 0, threading.RLock()
 
     def measure(self) -> None:
-        self._stored_bytes = folder_size(self.folder) - folder_size(self.folder / CACHE_FOLDER)
+        with self._lock:
+            self._stored_bytes = folder_size(self.folder) - folder_size(self.folder / CACHE_FOLDER)
 
     def take(self, count: int) -> bool:
         """Count bytes that arrived. Returns False, without counting them, if there is no room."""
-        if self._stored_bytes + count > MAX_UPLOADED_BYTES:
-            self.measure()  # files may have been deleted in between
-        if self._stored_bytes + count > MAX_UPLOADED_BYTES:
-            return False
-        self._stored_bytes += count
-        return True
+        with self._lock:
+            if self._stored_bytes + count > MAX_UPLOADED_BYTES:
+                self.measure()  # files may have been deleted in between
+            if self._stored_bytes + count > MAX_UPLOADED_BYTES:
+                return False
+            self._stored_bytes += count
+            return True
 
 
 class BodyLimits:
@@ -71,12 +75,12 @@ class BodyLimits:
             return
         request = Request(scope)
         is_upload = request.method == "POST" and scope["path"].rstrip("/").endswith(UPLOAD_PATH)
-        rejection = self._rejection(request, is_upload)
+        may_begin = not is_upload or await run_in_threadpool(self._may_begin_upload, request)
+        rejection = self._rejection(request, is_upload) if may_begin else PlainTextResponse(NOT_OPERATOR_MESSAGE, 403)
         if rejection is not None:
             await rejection(scope, receive, send)
             return
         if is_upload:
-            self.room.measure()
             _, options = parse_options_header(request.headers.get("content-type", ""))
             body = CountedBody(receive, send, MAX_UPLOAD_BYTES, self.room.take, options.get(b"boundary", b""))
         else:
@@ -86,10 +90,15 @@ class BodyLimits:
         if body.rejection is not None and not body.has_response_started:
             await body.rejection(scope, receive, send)
 
+    def _may_begin_upload(self, request: Request) -> bool:
+        """Whether this visitor may upload; then the room is measured. Reads the database and the disk."""
+        if not self.may_upload(request):
+            return False
+        self.room.measure()
+        return True
+
     def _rejection(self, request: Request, is_upload: bool) -> PlainTextResponse | None:
-        """The reply to a request that can be refused by its headers alone; None for any other."""
-        if is_upload and not self.may_upload(request):
-            return PlainTextResponse(NOT_OPERATOR_MESSAGE, status_code=403)
+        """The reply to a request that can be refused by its length and type; None for any other."""
         content_type, content_length = (request.headers.get(name, "") for name in ("content-type", "content-length"))
         if content_type.strip().lower().startswith("multipart/") and not is_upload:
             return PlainTextResponse(WRONG_PATH_MESSAGE, status_code=415)
@@ -130,7 +139,7 @@ class CountedBody:
                 self.rejection = too_long(self._max_bytes)
             elif self._take is not None and self._has_too_many_parts(message.get("body", b"")):
                 self.rejection = PlainTextResponse(TOO_MANY_PARTS_MESSAGE, status_code=413)
-            elif self._take is not None and not self._take(count):
+            elif self._take is not None and not await run_in_threadpool(self._take, count):
                 self.rejection = PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
             if self.rejection is not None:
                 raise BodyRefusedError("The body exceeds a limit.")

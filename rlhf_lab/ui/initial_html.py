@@ -53,7 +53,7 @@ class BodyInjectionMiddleware:
             return
         start_message: Message = {}
         page = b""
-        injected, extra_headers = self._injected_html(Request(scope))
+        injected, extra_headers = await run_in_threadpool(self._injected_html, Request(scope))
 
         async def collect(message: Message) -> None:
             nonlocal start_message, page

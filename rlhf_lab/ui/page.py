@@ -6,6 +6,7 @@ from typing import Any
 
 import fastapi
 import gradio as gr
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -147,8 +148,8 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         return options
     access = ctx.access
 
-    def identify_visitor(request: fastapi.Request) -> str:
-        visitor = access.visitor(request)
+    async def identify_visitor(request: fastapi.Request) -> str:
+        visitor = await run_in_threadpool(access.visitor, request)
         return f"{visitor.role}:{visitor.name}"
 
     return options | {"auth_dependency": identify_visitor}

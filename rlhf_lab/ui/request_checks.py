@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, StrictInt, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -78,7 +79,7 @@ class RequestChecks:
                 if disconnect is None:
                     act = check_call(scope, parse_json(body)) or act
                 receive = replay(body, disconnect, receive)
-            self.count(Request(scope), act)
+            await run_in_threadpool(self.count, Request(scope), act)
             await self.app(scope, receive, observed_send)
         except BadRequestError as error:
             log.warning("%r refused: %s", scope["path"], error)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -69,7 +68,7 @@ def module_tags() -> str:
 def module_route() -> Route:
     """GET a module; 404 for another version, whose modules must not be mixed with these."""
 
-    async def endpoint(request: Request) -> Response:
+    def endpoint(request: Request) -> Response:
         source = MODULES.get(request.path_params["path"])
         if source is None or request.path_params["version"] != VERSION:
             return PlainTextResponse(MISSING_MESSAGE, 404)
@@ -86,14 +85,14 @@ def gradio_assets_route(folder: Path = ASSETS_FOLDER) -> Route:
     def compressed_file(name: str) -> bytes:
         return gzip.compress((folder / name).read_bytes())
 
-    async def endpoint(request: Request) -> Response:
+    def endpoint(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in names:
             return PlainTextResponse("There is no such file.\n", 404)
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         if not HASHED_SCRIPT.fullmatch(name):  # a font, which is compressed already, or a file whose content may change
             return FileResponse(folder / name)
-        return _response(request, await run_in_threadpool(compressed_file, name), media_type)
+        return _response(request, compressed_file(name), media_type)
 
     return Route("/assets/{name:path}", endpoint)
 

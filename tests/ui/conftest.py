@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import traceback
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -9,8 +10,11 @@ import pytest
 from gradio.context import LocalContext
 from support.page_requests import requests_of
 
+from rlhf_lab.common import passwords
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui import body_limits
+from rlhf_lab.ui.auth import ended_sessions
 from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.shared.presence import PRESENCE
 
@@ -31,6 +35,29 @@ def in_loop():
         return make()
 
     return lambda make: asyncio.run(inside(make))
+
+
+@pytest.fixture
+def blocking_calls(monkeypatch):
+    """Calls that can wait for the database or the disk, made in an event loop's thread: meanwhile nobody is answered."""
+    found = []
+
+    def watch(owner, name):
+        function = getattr(owner, name)
+
+        def watched(*arguments, **options):
+            if asyncio._get_running_loop() is not None:
+                found.append(f"{name} at {''.join(traceback.format_stack(limit=8)[:-1])}")
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for name in ("read", "write"):
+        watch(Database, name)
+    watch(body_limits, "folder_size")
+    watch(ended_sessions, "write_file_atomically")
+    watch(passwords, "verify_password")
+    return found
 
 
 @pytest.fixture

@@ -136,6 +136,13 @@ def test_the_owner_and_who_is_named_operate(web, hub, access, name):
     assert visitor(access, web) == Visitor(Role.OPERATOR, f"@{name}")
 
 
+def test_an_account_is_stored_in_a_thread(web, hub, access, blocking_calls):
+    for _ in range(2):
+        web.get("/login/callback", params={"code": "good", "state": start_sign_in(web, hub)})
+    assert visitor(access, web) == Visitor(Role.LABELLER, "@ann")
+    assert blocking_calls == []
+
+
 def test_a_stranger_s_answer_is_refused(web, hub, access):
     state = start_sign_in(web, hub)
     for parameters in ({"code": "good", "state": state + "x"}, {"code": "good"}, {}):

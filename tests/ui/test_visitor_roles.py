@@ -1,5 +1,6 @@
 """Identity and rights of a visitor: cookies, login routes, and the role check before every event."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -669,11 +670,9 @@ def test_no_event_reaches_the_server_but_those_of_programs(ctx, in_loop):
 def test_only_a_multi_user_lab_identifies_visitors(ctx):
     assert "auth_dependency" not in launch_options(Context(ctx.home, ctx.db))
     ask = launch_options(ctx)["auth_dependency"]
-    assert (
-        ask(FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))))
-        == "labeller:Ann"
-    )
-    assert ask(FakeRequest(ctx.access)) == "viewer:"
+    cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
+    assert asyncio.run(ask(FakeRequest(ctx.access, cookie))) == "labeller:Ann"
+    assert asyncio.run(ask(FakeRequest(ctx.access))) == "viewer:"
 
 
 def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):

@@ -109,9 +109,9 @@ class LoginForms:
         fields = await _read_form(request)
         if fields is None:
             return self._join_form("", "The code or the name is too long.", 413)
-        return self._submit_join_form(request, fields)
+        return await self._submit_join_form(request, fields)
 
-    def _submit_join_form(self, request: Request, fields: dict[str, str]) -> Response:
+    async def _submit_join_form(self, request: Request, fields: dict[str, str]) -> Response:
         code, name = fields.get("code", "").strip(), fields.get("name", "")
         address = self.access.client_address(request)
         wait_message = "Too many wrong codes in the last minute. Wait a minute and try again."
@@ -121,6 +121,9 @@ class LoginForms:
             if self._limiter.record_failure(address):
                 return self._join_form(code, wait_message, 429, name)
             return self._join_form(code, "This is not the join code of this lab. Ask whoever runs it.", 403, name)
+        return await run_in_threadpool(self._add_labeller, request, code, name)
+
+    def _add_labeller(self, request: Request, code: str, name: str) -> Response:
         try:
             person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
@@ -155,7 +158,8 @@ class LoginForms:
 
     async def leave(self, request: Request) -> Response:
         if request.method != "POST":
-            return logout_page(self.access.visitor(request).registered_name)
+            visitor = await run_in_threadpool(self.access.visitor, request)
+            return logout_page(visitor.registered_name)
         if self.access.is_cross_site(request):
             return self._foreign_form_page()
         try:

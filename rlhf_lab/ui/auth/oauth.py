@@ -13,6 +13,7 @@ from typing import Any
 import httpx2 as httpx
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -153,6 +154,9 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
             name = await _fetch_account_name(provider, params["code"], verifier)
         except PROVIDER_ERRORS as error:
             return _provider_error_page(error)
+        return await run_in_threadpool(admit, request, name)
+
+    def admit(request: Request, name: str) -> Response:
         try:
             person = get_or_add_account(db, name)
         except LabError as error:
