@@ -1,7 +1,9 @@
 """Limits on what a request may send: the length of its body, who may upload files, and how much may be stored."""
 
+import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +21,17 @@ from rlhf_lab.ui.runs.downloads import CACHE_FOLDER
 MAX_UPLOADED_BYTES = 1_000_000_000
 #: For a request that uploads no files. The page's own requests have a few kB.
 MAX_BODY_BYTES = 1_000_000
+#: In which a body that uploads no files has to arrive; a MB needs less on any line.
+BODY_S = 60.0
+#: Of all bodies together that are longer than LONG_BODY_BYTES; the votes of others are shorter.
+MAX_WAITING_BYTES, LONG_BODY_BYTES = 100_000_000, 50_000
 #: For one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
 MAX_UPLOAD_BYTES = 100_000_000
 #: Files in one upload. Parsing takes a millisecond for each part, in the thread that answers everybody.
 MAX_PARTS = 20
 TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
+SLOW_MESSAGE = f"The request did not arrive within {BODY_S:g} seconds, so nothing was done. Send it again.\n"
+BUSY_MESSAGE = "The lab is reading too many long requests, so nothing was done. Try again in a minute.\n"
 NOT_OPERATOR_MESSAGE = (
     "Only the operator can send files to this lab, to import data or restore a backup. Open the operator's link "
     "first.\n"
@@ -68,6 +76,7 @@ class BodyLimits:
 
     def __init__(self, app: ASGIApp, may_upload: Callable[[Request], bool], upload_folder: Path) -> None:
         self.app, self.may_upload, self.room = app, may_upload, UploadRoom(upload_folder)
+        self.waiting = WaitingBytes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,9 +93,12 @@ class BodyLimits:
             _, options = parse_options_header(request.headers.get("content-type", ""))
             body = CountedBody(receive, send, MAX_UPLOAD_BYTES, self.room.take, options.get(b"boundary", b""))
         else:
-            body = CountedBody(receive, send, MAX_BODY_BYTES)
-        with contextlib.suppress(BodyRefusedError):
-            await self.app(scope, body.receive, body.send)
+            body = CountedBody(receive, send, MAX_BODY_BYTES, waiting=self.waiting)
+        try:
+            with contextlib.suppress(BodyRefusedError):
+                await self.app(scope, body.receive, body.send)
+        finally:
+            body.give_back()
         if body.rejection is not None and not body.has_response_started:
             await body.rejection(scope, receive, send)
 
@@ -108,10 +120,19 @@ class BodyLimits:
         return None
 
 
-class CountedBody:
-    """`receive` and `send` of one request; `receive` raises BodyRefusedError as soon as the body exceeds a limit.
+class WaitingBytes:
+    """The bytes of long bodies that are being read or handled. Used by the thread that answers requests alone."""
 
-    take: counts bytes of an upload; False if there is no room for them. boundary: of its parts. rejection: the reply to a refused
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class CountedBody:
+    """`receive` and `send` of one request; `receive` raises BodyRefusedError as soon as the body exceeds a limit, or takes longer
+    than BODY_S if it uploads no files.
+
+    take: counts bytes of an upload; False if there is no room for them. boundary: of its parts. waiting: the long bodies of all
+    requests that upload no files. rejection: the reply to a refused
     body. The application's own reply is then dropped, because its status may differ (FastAPI's is 400).
     """
 
@@ -122,7 +143,9 @@ class CountedBody:
         max_bytes: int,
         take: Callable[[int], bool] | None = None,
         boundary: bytes = b"",
+        waiting: WaitingBytes | None = None,
     ) -> None:
+        self._waiting, self._waiting_count, self._deadline = waiting, 0, time.monotonic() + BODY_S
         self._receive, self._send, self._max_bytes, self._take = receive, send, max_bytes, take
         self._count, self._is_complete = 0, False
         self._boundary, self._boundary_count, self._tail = b"--" + boundary, 0, b""
@@ -130,7 +153,7 @@ class CountedBody:
         self.has_response_started = False
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        message = await self._next_message()
         if message["type"] == "http.request":
             self._is_complete = not message.get("more_body", False)
             count = len(message.get("body", b""))
@@ -141,11 +164,40 @@ class CountedBody:
                 self.rejection = PlainTextResponse(TOO_MANY_PARTS_MESSAGE, status_code=413)
             elif self._take is not None and not await run_in_threadpool(self._take, count):
                 self.rejection = PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
+            elif not self._has_room():
+                self.rejection = PlainTextResponse(BUSY_MESSAGE, status_code=503, headers={"retry-after": "60"})
             if self.rejection is not None:
                 raise BodyRefusedError("The body exceeds a limit.")
         elif self._take is not None and not self._is_complete:
             raise BodyRefusedError("The upload was interrupted.")
         return message
+
+    async def _next_message(self) -> Message:
+        """The next part of the body, within BODY_S from the beginning if it uploads no files."""
+        if self._take is not None or self._is_complete:
+            return await self._receive()
+        try:
+            return await asyncio.wait_for(self._receive(), max(0.1, self._deadline - time.monotonic()))
+        except TimeoutError:
+            self.rejection = PlainTextResponse(SLOW_MESSAGE, status_code=408, headers={"connection": "close"})
+            raise BodyRefusedError("The body did not arrive in time.") from None
+
+    def _has_room(self) -> bool:
+        """Whether a body that uploads no files has room beside the other long ones; then it is counted."""
+        if self._waiting is None or self._count <= LONG_BODY_BYTES:
+            return True
+        new = self._count - self._waiting_count
+        if self._waiting.count + new > MAX_WAITING_BYTES:
+            return False
+        self._waiting.count += new
+        self._waiting_count = self._count
+        return True
+
+    def give_back(self) -> None:
+        """Count the bytes of the body no longer."""
+        if self._waiting is not None:
+            self._waiting.count -= self._waiting_count
+            self._waiting_count = 0
 
     def _has_too_many_parts(self, chunk: bytes) -> bool:
         """Count the boundaries: one may be divided between two chunks, and the last one ends the body."""

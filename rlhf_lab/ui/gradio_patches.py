@@ -68,6 +68,7 @@ NO_FIRST_REQUEST = {"_frontend": False}
 
 #: Seconds between two checks of Gradio's queue for new events.
 QUEUE_POLL_S = 0.01
+MAX_QUEUE_SESSIONS = 1000
 
 
 def check_queue_less_often(page: gr.Blocks) -> None:
@@ -110,6 +111,15 @@ def save_to_cache(file: Path, folder: Path) -> Path:
 def page_events(app: Any) -> Mapping[int, Any] | None:
     """The events of the page that an application of Gradio serves, by their number; None for another application."""
     return getattr(getattr(app, "blocks", None), "fns", None)
+
+
+def forget_old_sessions(app: Any) -> None:
+    """Forget the oldest sessions of Gradio's queue: it keeps one for each random text of a request, for good if nobody reads the
+    results."""
+    queue = getattr(getattr(app, "blocks", None), "_queue", None)
+    sessions = getattr(queue, "pending_event_ids_session", {})
+    while len(sessions) > MAX_QUEUE_SESSIONS:
+        sessions.pop(next(iter(sessions)))
 
 
 def names_other_file(value: Any) -> bool:

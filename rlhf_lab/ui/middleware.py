@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.network import is_foreign_origin, is_loopback
 
-UPLOAD_PATH = "/gradio_api/upload"
+GRADIO_PATH = "/gradio_api/"
+UPLOAD_PATH = f"{GRADIO_PATH}upload"
 WRONG_HOST_MESSAGE = (
     "This lab serves its own computer only: open it as http://localhost. To serve other computers, start it with "
     "--host, or with --url behind a proxy; visitors then have to log in.\n"
@@ -44,16 +45,23 @@ def frame_origins(environment: Mapping[str, str]) -> list[str]:
 
 class FrameGuard:
     """ASGI middleware: adds frame-ancestors to every response, so that a page of another origin cannot show the lab invisibly and
-    let a visitor click on it. Must be the outermost one. A policy of the response itself holds as well."""
+    let a visitor click on it; and nosniff. Must be the outermost one. A policy of the response itself holds as well.
+
+    Nothing below GRADIO_PATH is a page, so what is opened from there as a document is put into a sandbox: without scripts, and
+    without the origin of the lab.
+    """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str] = ()) -> None:
-        self.app, self.policy = app, " ".join(("frame-ancestors 'self'", *origins)).encode()
+        self.app, self.policy = app, " ".join(("frame-ancestors 'self'", *origins))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = not scope.get("path", "").startswith(GRADIO_PATH)
+        policy = self.policy if is_page else f"{self.policy}; sandbox"
+        headers = [(b"content-security-policy", policy.encode()), (b"x-content-type-options", b"nosniff")]
+
         async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
-                policy = (b"content-security-policy", self.policy)
-                message = {**message, "headers": [*message.get("headers", ()), policy]}
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
         await self.app(scope, receive, send_with_policy)
@@ -87,11 +95,13 @@ class RequestGuard:
 
 
 #: Gradio's routes that its page, its client or `curl` need. All others, such as those that edit or reload the program, record or
-#: fetch from elsewhere, are closed, also those of later versions.
+#: fetch from elsewhere, are closed, also those of later versions. `file=` is open for files of this computer only (Gradio decides
+#: which): it would also fetch an address, for everybody, and send what it gets as a page of the lab.
 OPEN_ROUTES = re.compile(
     r"/(?:config/?|theme\.css|robots\.txt|manifest\.json|favicon\.ico|pwa_icon(?:/[^/]+)?|(?:assets|static)/.+)?"
     r"|/gradio_api/(?:info/?|openapi\.json|app_id/?|theme\.css|startup-events|heartbeat/[^/]+|reset/?|cancel"
-    r"|(?:run|api|call)/[^/]+/?|call/[^/]+/[^/]+/?|queue/(?:join|data)/?|upload/?|upload_progress|file=.+)"
+    r"|(?:run|api|call)/[^/]+/?|call/[^/]+/[^/]+/?|queue/(?:join|data)/?|upload/?|upload_progress"
+    r"|file=(?:/|[A-Za-z]:[/\\]).+)"
 )
 
 

@@ -11,16 +11,16 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, StrictInt, ValidationError
+from pydantic import BaseModel, Field, StrictInt, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlhf_lab.ui.gradio_patches import names_other_file, page_events
+from rlhf_lab.ui.gradio_patches import forget_old_sessions, names_other_file, page_events
 from rlhf_lab.ui.limits import act_of_path
 from rlhf_lab.ui.middleware import UPLOAD_PATH
 
@@ -32,6 +32,10 @@ MAX_JSON_DEPTH = 50
 MAX_JSON_INT = 2**63 - 1
 #: Names and values. The page sends some hundreds; the message about each wrong one of a list costs 10 µs.
 MAX_JSON_VALUES = 10_000
+TOO_MANY_VALUES = f"The JSON has more than {MAX_JSON_VALUES:,} values."
+MAX_SESSION_LENGTH = 100  # of the random text by which Gradio knows a page or program
+#: A string of JSON, or one that does not end.
+JSON_STRING = re.compile(rb'"(?>[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class BadRequestError(Exception):
@@ -47,14 +51,18 @@ class EventCall(BaseModel):
 
     data: list[Any] = []
     fn_index: StrictInt | None = None
-    session_hash: str | None = None
+    session_hash: Annotated[str, Field(max_length=MAX_SESSION_LENGTH)] | None = None
     trigger_id: StrictInt | None = None
     event_data: Any = None
     batched: Literal[False] | None = None
 
 
 class RequestChecks:
-    """ASGI middleware. count: counts the act that a request asks for (see `limits.LIMITS`), or raises BadRequestError."""
+    """ASGI middleware. count: counts the act that a request asks for (see `limits.LIMITS`), or raises BadRequestError.
+
+    A request is counted before its body is read, so that refused ones count, too. A call of an event, which the body names, is
+    counted once more by the name of the event.
+    """
 
     def __init__(self, app: ASGIApp, count: Callable[[Request, str], None] = lambda *_: None) -> None:
         self.app, self.count = app, count
@@ -73,13 +81,12 @@ class RequestChecks:
             await send(message)
 
         try:
-            act = act_of_path(scope["method"], scope["path"])
+            await run_in_threadpool(self.count, Request(scope), act_of_path(scope["method"], scope["path"]))
             if has_checked_body(scope):
                 body, disconnect = await read_all(receive)
-                if disconnect is None:
-                    act = check_call(scope, parse_json(body)) or act
+                if disconnect is None and (event := check_call(scope, parse_json(body))):
+                    await run_in_threadpool(self.count, Request(scope), event)
                 receive = replay(body, disconnect, receive)
-            await run_in_threadpool(self.count, Request(scope), act)
             await self.app(scope, receive, observed_send)
         except BadRequestError as error:
             log.warning("%r refused: %s", scope["path"], error)
@@ -167,12 +174,21 @@ def parse_json(body: bytes) -> Any:
     """The JSON value. Raises BadRequestError for values that later code cannot store or send back, see `check_value`."""
     if not body:
         return None
+    check_size(body)
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadRequestError("The body is not valid JSON.") from error
     check_value(value)
     return value
+
+
+def check_size(body: bytes) -> None:
+    """Raises BadRequestError for JSON that has more than MAX_JSON_VALUES values by its commas or brackets. To build them, the
+    parser would need up to a second for a body of MAX_BODY_BYTES, in the thread that answers everybody."""
+    structure = JSON_STRING.sub(b"", body)
+    if max(structure.count(b","), structure.count(b"[") + structure.count(b"{")) > MAX_JSON_VALUES:
+        raise BadRequestError(TOO_MANY_VALUES)
 
 
 def _refuse_constant(name: str) -> None:
@@ -189,7 +205,7 @@ def check_value(value: Any) -> None:
         items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
         count += 1
         if count + len(unchecked) + len(items) > MAX_JSON_VALUES:
-            raise BadRequestError(f"The JSON has more than {MAX_JSON_VALUES:,} values.")
+            raise BadRequestError(TOO_MANY_VALUES)
         unchecked += [(item, depth + 1) for item in items]
         _check_scalar(value)
 
@@ -214,6 +230,7 @@ def check_call(scope: Scope, body: Any) -> str:
     match, events = CALL_PATH.match(scope["path"]), page_events(scope.get("app"))
     if match is None or events is None:
         return ""
+    forget_old_sessions(scope["app"])
     has_named_values = match[1] == "call/v2"
     try:
         call = EventCall(data=[body]) if has_named_values else EventCall.model_validate(body)

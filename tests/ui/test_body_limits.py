@@ -260,3 +260,79 @@ def test_replies_name_what_to_do(tmp_path):
     answer = client(tmp_path).post("/json", content=json.dumps({"data": "x" * 2 * MB}))
     assert answer.status_code == 413
     assert "Send less" in answer.text
+
+
+async def answered(limits, parts, *, ends=True, path="/raw"):
+    """Send the parts of a body to an application behind the limits that reads it; the status of the reply."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if ends:
+        messages.append({"type": "http.request", "body": b"", "more_body": False})
+    sent = []
+
+    async def receive():
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    await limits(scope, receive, send)
+    return sent[0]["status"]
+
+
+async def read_whole(scope, receive, send):
+    while (await receive())["more_body"]:
+        pass
+    await PlainTextResponse("read")(scope, receive, send)
+
+
+def test_a_body_that_does_not_end_is_refused_after_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "BODY_S", 0.2)
+    limits = BodyLimits(read_whole, lambda _: False, tmp_path)
+    assert asyncio.run(answered(limits, [b"x" * MB])) == 200
+    assert asyncio.run(answered(limits, [b"x"], ends=False)) == 408
+    assert asyncio.run(answered(limits, [], ends=False)) == 408
+    assert limits.waiting.count == 0
+
+
+def test_a_stream_that_is_read_long_after_its_request_is_not_ended(tmp_path, monkeypatch):
+    """Of a request without a body, whose reply waits until the client disconnects."""
+    monkeypatch.setattr(body_limits, "BODY_S", 0.0)
+
+    async def stream(scope, receive, send):
+        assert (await receive())["type"] == "http.request"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receive(), 0.4)
+        await PlainTextResponse("end")(scope, receive, send)
+
+    assert asyncio.run(answered(BodyLimits(stream, lambda _: False, tmp_path), [])) == 200
+
+
+def test_long_bodies_share_a_room_and_short_ones_need_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_WAITING_BYTES", 2 * MB)
+
+    async def at_once():
+        limits, is_released, waiting = None, asyncio.Event(), []
+
+        async def hold(scope, receive, send):
+            while (await receive())["more_body"]:
+                pass
+            waiting.append(scope)
+            await is_released.wait()
+            await PlainTextResponse("read")(scope, receive, send)
+
+        limits = BodyLimits(hold, lambda _: False, tmp_path)
+        held = [asyncio.create_task(answered(limits, [b"x" * MB])) for _ in range(2)]
+        while len(waiting) < 2:
+            await asyncio.sleep(0)
+        refused = await answered(limits, [b"x" * 60_000])
+        short = asyncio.create_task(answered(limits, [b"x" * 50_000]))
+        while len(waiting) < 3:
+            await asyncio.sleep(0)
+        is_released.set()
+        statuses = [await task for task in (*held, short)]
+        return refused, statuses, await answered(limits, [b"x" * MB])
+
+    assert asyncio.run(at_once()) == (503, [200, 200, 200], 200)

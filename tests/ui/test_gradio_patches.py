@@ -71,6 +71,13 @@ def test_gradio_still_has_the_events_of_a_page(in_loop):
     assert hasattr(page._queue, "sleep_when_free"), missing("Blocks._queue.sleep_when_free", "an idle page at rest")
     gradio_patches.check_queue_less_often(page)
     assert page._queue.sleep_when_free == gradio_patches.QUEUE_POLL_S == 0.01
+    sessions = page._queue.pending_event_ids_session
+    assert sessions == {}, missing("Blocks._queue.pending_event_ids_session", "bounded sessions of the queue")
+    sessions |= {f"s{i}": {"event"} for i in range(gradio_patches.MAX_QUEUE_SESSIONS + 2)}
+    gradio_patches.forget_old_sessions(app)
+    assert len(sessions) == gradio_patches.MAX_QUEUE_SESSIONS
+    assert "s1" not in sessions
+    assert "s2" in sessions
     for attribute in ("api_name", "inputs", "fn"):
         assert hasattr(page.fns[0], attribute), missing(f"BlockFunction.{attribute}", use)
     assert gradio_patches.page_events(app) is page.fns, missing("App.blocks", use)

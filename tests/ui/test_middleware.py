@@ -70,6 +70,9 @@ def test_every_response_says_who_may_show_it_in_a_frame(variables, policy):
     for host, status, own in (("localhost", 200, ["default-src 'none'"]), ("evil.example", 421, [])):
         answer = TestClient(guarded).get("/", headers={"host": host})
         assert (answer.status_code, answer.headers.get_list("content-security-policy")) == (status, [*own, policy])
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        answer = TestClient(guarded).get("/gradio_api/file=/x", headers={"host": host})
+        assert answer.headers.get_list("content-security-policy") == [*own, f"{policy}; sandbox"]
 
 
 @pytest.mark.parametrize(

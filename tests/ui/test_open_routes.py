@@ -19,7 +19,7 @@ OPEN = {
         "info", "info/", "openapi.json", "app_id", "app_id/", "theme.css", "startup-events", "heartbeat/{session_hash}", "reset",
         "reset/", "cancel", "run/{api_name}", "run/{api_name}/", "api/{api_name}", "api/{api_name}/", "call/{api_name}",
         "call/{api_name}/", "call/v2/{api_name}", "call/v2/{api_name}/", "call/{api_name}/{event_id}", "queue/join",
-        "queue/data", "upload", "upload_progress", "file={path_or_url}",
+        "queue/data", "upload", "upload_progress",
     )),
 }  # fmt: skip
 
@@ -28,7 +28,8 @@ CLOSED = {
     "/login", "/logout", "/openapi.json", "/svelte/{path}", "/monitoring", "/monitoring/summary", "/monitoring/{key}",
     *(f"/gradio_api/{path}" for path in (
         "call/v2/{api_name}/{event_id}", "component_server", "custom_component/{id}/{environment}/{type}/{file_name}",
-        "deep_link", "dev/reload", "file/{path}", "login_check", "process_recording", "proxy={url_path}", "queue/status", "runs",
+        "deep_link", "dev/reload", "file/{path}", "file={path_or_url}", "login_check", "process_recording",
+        "proxy={url_path}", "queue/status", "runs",
         "run-history/buckets", "run-history/connect", "run-history/records",
         "run-history/records/{endpoint}/{record_id}/assets/{asset_id}", "stream/{event_id}", "stream/{event_id}/close",
         "stream/{session_hash}/{run}/{component_id}/playlist-file", "stream/{session_hash}/{run}/{component_id}/playlist.m3u8",
@@ -84,6 +85,24 @@ def test_every_route_is_closed_that_is_not_listed(lab, in_loop):
 )  # fmt: skip
 def test_a_path_that_nobody_listed_is_closed(lab, path):
     assert not is_open(lab[1], path)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://203.0.113.9/x.png", "https://evil.example/x.html", "http:%2F%2Fevil.example/x.png", "HTTP://evil.example/x",
+        "http:%252F%252Fevil.example/x", "%20http://evil.example/", "ftp://evil.example/x", "data:text/html,x", "x.png", "..%2Fx",
+        "h", "hf://x/y", "%0ahttp://evil.example/x",
+    ],
+)  # fmt: skip
+def test_only_files_of_this_computer_are_asked_for(lab, address):
+    """Gradio fetches an address that it gets in place of a path, and replies with what comes, as a page of the lab."""
+    assert not is_open(lab[1], f"/gradio_api/file={address}")
+
+
+@pytest.mark.parametrize("path", ["/tmp/gradio/plot.js", "C:/Users/ann/plot.js", "C:%5CUsers%5Cann%5Cplot.js"])
+def test_a_file_of_this_computer_is_asked_for(lab, path):
+    assert is_open(lab[1], f"/gradio_api/file={path}?v=1")
 
 
 def test_no_websocket_is_open(lab):

@@ -121,6 +121,52 @@ def test_json_that_later_code_cannot_use_gets_400_and_one_line(web, caplog, data
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * 300_000 + b"0]", b"[" + b"1," * 450_000 + b"1]", b'{"a":' * 20_000, b'["a\\",' + b"{}," * 200_000 + b"0]",
+        b'"\\"' + b'\\"' * 400_000, b'"' * 900_000, b"\\" * 900_000,
+    ],
+    ids=lambda body: repr(body[:12]),
+)  # fmt: skip
+def test_a_long_structure_is_refused_before_it_is_parsed(monkeypatch, body):
+    """By its commas and brackets outside of strings; or it is no JSON, as the parser finds at once."""
+    parsed = []
+    monkeypatch.setattr("rlhf_lab.ui.request_checks.check_value", parsed.append)
+    with pytest.raises(BadRequestError):
+        parse_json(body)
+    assert parsed == []
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers(-9, 9) | st.text(alphabet='a,[]{}":\\\n é', max_size=30),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    )
+)
+def test_what_strings_contain_does_not_count(value):
+    limit = json.dumps([value, "," * 20_000, "[" * 20_000, '\\"' * 6_000, "{" * 20_000])
+    assert parse_json(limit.encode())[0] == value
+
+
+def test_a_request_is_counted_before_its_body_is_read():
+    counted = []
+
+    async def app(*_):
+        raise AssertionError
+
+    def count(request, act):
+        counted.append(act)
+        if len(counted) > 2:
+            raise BadRequestError("Too many.", 429, 5)
+
+    client = TestClient(RequestChecks(app, count))
+    statuses = [client.post("/lab-api/label/vote", content=b"{", headers={"content-type": "application/json"}).status_code
+                for _ in range(4)]  # fmt: skip
+    assert statuses == [400, 400, 429, 429]
+    assert counted == ["label/vote"] * 4
+
+
 def scope_of(event, path=JOIN):
     """The scope of a request to a page with this event."""
     return {"path": path, "app": SimpleNamespace(blocks=SimpleNamespace(fns={0: event}))}
@@ -134,7 +180,8 @@ VOTE = SimpleNamespace(api_name="vote", inputs=["a", "b"], fn=vote)
 
 
 @pytest.mark.parametrize("call", [{"fn_index": value} for value in ([1], {"a": 1}, "0", True, 1.5)]
-                         + [{"session_hash": 1}, {"trigger_id": "x"}, {"data": "x"}, {"batched": True}], ids=repr)  # fmt: skip
+                         + [{"session_hash": 1}, {"session_hash": "x" * 101}, {"trigger_id": "x"}, {"data": "x"},
+                            {"batched": True}], ids=repr)  # fmt: skip
 def test_a_field_of_another_type_is_refused_by_its_name(call):
     with pytest.raises(BadRequestError, match=f"no usable {next(iter(call))}") as caught:
         check_call(scope_of(VOTE), {"data": [1, 2], "fn_index": 0} | call)
