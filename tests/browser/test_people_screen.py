@@ -86,8 +86,8 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     sorted_by = bob.locator(".lab-people thead [aria-sort=descending]")
     expect(sorted_by).to_have_text("Labels")
     bob.click("role=button[name='Self-consistency']")
-    bob.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
-    bob.wait_for_function("!document.querySelector('.lab-people tbody').dataset.old")  # the next poll
+    with bob.expect_response(lambda reply: "/lab-api/people/" in reply.url):
+        pass  # the next poll
     expect(sorted_by).to_have_text("Self-consistency")
     assert bob.evaluate("document.activeElement.dataset.sort") == "themselves"
     open_tab(bob, "Label")
