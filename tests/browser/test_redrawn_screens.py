@@ -300,6 +300,35 @@ def test_a_labeller_reads_why_no_texts_are_scored_now_and_the_operator_can_go_on
     assert run(code) == [["People are judging.", False], ["", True], ["", True]]
 
 
+def test_in_a_demo_only_the_operator_is_offered_to_label_two_answers(run):
+    code = """
+      const options = {
+        project: 1, temperature: 1, max_new_tokens: 8, models: [['base', 'base'], ['run/1', 'run 1']], system_prompt: '',
+        has_chat_template: true, examples: [], run: 1, steps: [4], best: 4,
+      };
+      const answer = { status: 'done', is_waiting: false, tokens: 1, cut: null, turns_left_out: 0, note: '', error: '' };
+      serve({
+        'chat/options': () => say(options), 'chat/ask': () => say([1, 2]),
+        'chat/answers': () => say(['a', 'b'].map((text) => ({ ...answer, text }))),
+      });
+      const { setOperator } = await import('/shared/session.js');
+      const { default: mount } = await import('/chat/view.js');
+      const offered = async (isDemo, isOperator) => {
+        setOperator(isOperator);
+        mount({ element: show('lab-chat'), props: { data: { is_demo: isDemo } } });
+        await until(() => find('[data-do=chat-message]'));
+        const hint = text('.examples .muted');
+        find('[data-do=chat-beside]').checked = true;
+        find('[data-do=chat-message]').value = 'Hello';
+        find('[data-do=chat-message]').dispatchEvent(new Event('input'));
+        find('[data-do=chat-send]').click();
+        await until(() => document.querySelectorAll('.reply[data-status=done]').length === 2);
+        return [hint.endsWith('last message.'), Boolean(find('[data-do=chat-label]'))];
+      };
+      return [await offered(true, false), await offered(false, false), await offered(true, true)];"""
+    assert run(code) == [[True, False], [False, True], [False, True]]
+
+
 def test_a_name_that_is_being_typed_stays_when_another_run_is_ticked(run):
     code = """
       const run = (id) => ({

@@ -178,6 +178,17 @@ def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as
     assert len(screen.answers({"jobs": jobs})) == 2
 
 
+def test_in_demo_mode_only_the_operator_makes_pairs_of_what_people_write(ctx, screen, monkeypatch):
+    jobs, demo = answered(ctx, screen), ctx.with_demo(DemoConfig())
+    of_demo, pairs_before = requests_of(demo, chat.api), count_pairs(ctx.db, ctx.project.id)
+    assert "only the operator can make a pair" in of_demo.make_pair({"jobs": jobs})["error"]
+    with ctx.db.read() as conn:
+        assert not conn.execute(select(t.prompts.c.id).where(t.prompts.c.text == CONVERSATION)).all()
+    monkeypatch.setattr(Context, "is_operator", lambda self, request=None: True)
+    assert of_demo.make_pair({"jobs": jobs}) is None
+    assert count_pairs(ctx.db, ctx.project.id) == pairs_before + 1
+
+
 def test_nothing_new_is_asked_for_while_a_demo_is_to_be_reset(ctx, screen, monkeypatch):
     demo = ctx.with_demo(DemoConfig())
     monkeypatch.setattr(demo.demo, "is_reset_due", lambda: True)

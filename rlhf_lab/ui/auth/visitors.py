@@ -165,11 +165,15 @@ class Access:
         return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor), session], COOKIE_PREFIX)
 
     def end_session(self, request: Request) -> None:
-        """End the session of the request's login cookie, also for copies of the cookie. Raises StoreError if that cannot be
-        recorded."""
+        """End the session of the request's login cookie, also for copies of the cookie. A page cookie has no session that could
+        be ended, because everybody gets as many as they want. Raises StoreError if that cannot be recorded."""
         values = self.verify(request.cookies.get(self.login_cookie_name) or "", COOKIE_PREFIX)
-        if values is not None:
-            self.ended_sessions.add(values[-1], COOKIE_MAX_AGE_S)
+        if values is None:
+            return
+        role, name, _, session = values
+        visitor = Visitor(Role(role), name)
+        if visitor.registered_name or visitor.role.at_least(Role.LABELLER):
+            self.ended_sessions.add(session, name, COOKIE_MAX_AGE_S)
 
     def sign(self, values: list[str], purpose: str) -> str:
         """A token that a browser can keep; `verify` accepts it for the same purpose."""
@@ -177,6 +181,11 @@ class Access:
 
     def verify(self, token: str, purpose: str, max_age_s: float = COOKIE_MAX_AGE_S) -> list[str] | None:
         """The signed values; None for an invalid token, or one that was signed more than max_age_s seconds ago."""
+        verified = self._verify(token, purpose, max_age_s)
+        return verified and verified[0]
+
+    def _verify(self, token: str, purpose: str, max_age_s: float) -> tuple[list[str], float] | None:
+        """As `verify`, with the time of signing (seconds since 1970, without a fraction)."""
         if not token.isascii():
             return None
         try:
@@ -184,7 +193,8 @@ class Access:
         except BadData:
             return None
         # `loads(max_age=…)` would also refuse a token from the future: after the clock was set back, nobody could log in.
-        return list(values) if time.time() - signed_at.timestamp() <= max_age_s else None
+        at = signed_at.timestamp()
+        return (list(values), at) if time.time() - at <= max_age_s else None
 
     def _serializer(self, purpose: str) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(
@@ -196,12 +206,14 @@ class Access:
         return f"{purpose}|{self.operator_secret}"
 
     def _visitor_from_token(self, token: str) -> Visitor | None:
-        values = self.verify(token, COOKIE_PREFIX)
-        if values is None:
+        verified = self._verify(token, COOKIE_PREFIX, COOKIE_MAX_AGE_S)
+        if verified is None:
             return None
-        role, name, fingerprint, session = values
+        (role, name, fingerprint, session), signed_at = verified
         visitor = Visitor(Role(role), name)
-        if session in self.ended_sessions or not hmac.compare_digest(fingerprint, self._fingerprint(visitor)):
+        if self.ended_sessions.has(session, name, signed_at) or not hmac.compare_digest(
+            fingerprint, self._fingerprint(visitor)
+        ):
             return None
         if (entry := self.password_entries.get(name)) is not None:
             return Visitor(entry.role, name)  # the present role in the file
