@@ -17,7 +17,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import REQUESTER_KEY, Job
 from rlhf_lab.common.text import cut_length
-from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.model_inspection import has_chat_template, stop_token_ids
 from rlhf_lab.store.chat_pairs import ChatText, add_chat_pair
@@ -34,7 +34,7 @@ from rlhf_lab.ui.shared.generation_requests import (
     own_job,
     submit_short_jobs,
 )
-from rlhf_lab.ui.shared.voting import check_may_hold
+from rlhf_lab.ui.shared.voting import check_may_hold, may_edit
 from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("chat")
@@ -107,7 +107,7 @@ class Answer(TypedDict):
 
 
 def build(ctx: Context) -> None:
-    widget("chat", "chat/view.js", label="Chat with a model")
+    widget("chat", "chat/view.js", data={"is_demo": ctx.demo is not None}, label="Chat with a model")
 
 
 @api.read(OptionsQuery, cached_s=1.0)
@@ -163,7 +163,11 @@ def ask(ctx: Context, payload: AskPayload) -> list[int]:
 
 @api.action(AnswersPayload, limit=ENGINE)
 def make_pair(ctx: Context, payload: AnswersPayload) -> None:
-    """Nothing is replied: a pair's own id tells how old it is, and pages name pairs by other ids (`voting.shown_as`)."""
+    """Nothing is replied: a pair's own id tells how old it is, and pages name pairs by other ids (`voting.shown_as`).
+
+    Raises NotAllowedError for visitors of a demo, whose messages others would have to read."""
+    if not may_edit(ctx):
+        raise NotAllowedError("In demo mode only the operator can make a pair of two answers. Label pairs under Label.")
     label_answers(ctx, payload.jobs, ctx.require_annotator(payload.annotator))
 
 

@@ -8,7 +8,7 @@ import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
-import { getItem, setItem, WANTED_MODEL } from '../shared/session.js';
+import { getItem, isOperator, setItem, WANTED_MODEL } from '../shared/session.js';
 
 /** @typedef {import('../api_types').ChatOptions} ChatOptions */
 /** @typedef {import('../api_types').Answer} Answer */
@@ -22,15 +22,16 @@ const ENTER_HINT = 'Enter sends the message, Shift+Enter starts a new line.';
 const CONTINUATION_HINT = 'This model was not trained to chat: it continues your text.';
 const GO_ON_HINT = 'Press Continue for a longer text, or write a continuation yourself.';
 const END_HINT = 'The model has ended the text. Write how it goes on, or start a new conversation.';
-const DELETION_HINT = 'A conversation is deleted an hour after its last message, unless you label two answers.';
+const DELETION_HINT = 'A conversation is deleted an hour after its last message';
 
-export default function mount({ element }) {
-  new Chat(element.querySelector('.lab-chat')).start();
+export default function mount({ element, props }) {
+  new Chat(element.querySelector('.lab-chat'), props.data.is_demo).start();
 }
 
 class Chat {
-  constructor(root) {
+  constructor(root, isDemo) {
     this.root = root;
+    this.isDemo = isDemo;
     this.fields = /** @type {Record<string, any>} */ ({}); // the controls of the form by name
     this.options = /** @type {ChatOptions | null} */ (null);
     this.optionsRequestedAt = 0;
@@ -310,7 +311,7 @@ class Chat {
     return html`<div class="examples" role="group" aria-label="examples">
       <p>${what}${examples.length ? ', or press an example:' : '.'}</p>
       ${examples.map((text) => actionButton('chat-example', text, send(text), ''))}
-      <p class="muted">${DELETION_HINT}</p>
+      <p class="muted">${DELETION_HINT}${this.canMakePairs() ? ', unless you label two answers.' : '.'}</p>
     </div>`;
   }
 
@@ -326,9 +327,15 @@ class Chat {
     this.drawButtons();
   }
 
+  // Visitors of a demo cannot: others would have to read what they write.
+  canMakePairs() {
+    return !this.isDemo || isOperator();
+  }
+
   pairControls() {
     const answers = this.exchange?.answers || [];
-    if (answers.length < 2 || this.isWaiting() || answers.some((answer) => answer.error)) return null;
+    if (!this.canMakePairs() || answers.length < 2 || this.isWaiting() || answers.some((answer) => answer.error))
+      return null;
     const areComplete = answers.every((answer) => answer.status === 'done');
     const areEqual = answers[0].text.trim() === answers[1].text.trim();
     const disabled = !areComplete || areEqual || this.isMakingPair;

@@ -166,7 +166,8 @@ def _same_vote(ctx: Context, stored: Vote, payload: VotePayload, annotator: str)
 
 
 def may_edit(ctx: Context) -> bool:
-    """Whether a visitor may write texts for pairs: in demo mode, where everybody may be anybody, only the operator."""
+    """Whether a visitor may write texts of pairs, or their prompts: in demo mode, where everybody may be anybody, only the
+    operator."""
     return ctx.is_labeller() and (ctx.demo is None or ctx.is_operator())
 
 
