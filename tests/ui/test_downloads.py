@@ -70,6 +70,15 @@ def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, cre
     assert list((ctx.home / "exports").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["labels", "dataset"])
+def test_the_page_says_that_texts_in_a_csv_may_be_formulas(ctx, create, kind):
+    """They are training data, so no apostrophe is put before them (tests/exporters/test_round_trip.py)."""
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    notes = {file_format: create(ALL_LABELS, kind=kind, format=file_format)["note"] for file_format in ("csv", "jsonl")}
+    assert "A spreadsheet takes one that begins with =, +, - or @ for a formula" in notes["csv"]
+    assert "formula" not in notes["jsonl"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="permission bits")
 @pytest.mark.parametrize("kind", ["labels", "dataset"])
 def test_other_users_of_the_computer_cannot_read_a_download(ctx, create_file, kind):

@@ -69,6 +69,12 @@ class ExportRequest(Payload):
     trainer: Literal["reward", "dpo"] = "reward"
 
 
+CSV_NOTE = (
+    "Prompts and texts in the CSV are exactly as they were written. A spreadsheet takes one that begins with =, +, - or @ for a "
+    "formula: import these columns as text there."
+)
+
+
 class Download(TypedDict):
     """A file on offer. address: relative to the page. note: warnings, or ""."""
 
@@ -154,6 +160,8 @@ def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_no
     on_progress = functools.partial(ctx.export_fractions.__setitem__, request.export)
     on_progress(0.0)
     on_note(count_left_out(ctx.db, project.id, options).note())
+    if options.format == "csv":
+        on_note(CSV_NOTE)
     if request.kind == "labels":
         return export_labels(ctx.db, project.id, work_folder, options, on_progress=on_progress)
     folder = export_dataset(ctx.db, project.id, work_folder, options, on_progress=on_progress)
