@@ -106,7 +106,7 @@ def test_run_form_says_why_nothing_can_be_started(lab, open_page):
         expect(reason).to_have_text("A reward model from people's labels is being trained.")
         queue.cancel(db, job)
     expect(train).to_be_enabled()
-    expect(train).to_have_text("Train now")
+    expect(train).to_have_text("Train reward model")
     expect(reason).to_have_text(
         "The last training was cancelled; its labels are kept. "
         "A new one is trained automatically after 10 more labels by people."

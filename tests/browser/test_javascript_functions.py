@@ -186,7 +186,7 @@ def test_a_recording_plays_to_its_end_and_begins_again(page):
     assert again == [0, "❚❚ Pause"]
     assert (at, is_paused, current) == (0, True, None)
     assert [speed, *speeds] == [1, 1, 4, 4, 16, 16]
-    assert text.startswith("Recording of 30 November 2026: nothing is being trained.")
+    assert text.startswith("Recording of 30 November 2026: it trains nothing.")
 
 
 def test_the_module_of_a_widget_exports_mount(page):

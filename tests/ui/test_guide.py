@@ -229,8 +229,8 @@ def every_state(ctx):
 def test_the_guide_names_only_buttons_that_its_visitor_has(ctx):
     """Those of the tabs; "Join" is that of the header. The button Start names the algorithm of the form, any of ALGORITHMS."""
     has = {
-        (Role.OPERATOR, False): {"Start", "Resume", "Train now", "Start a blind test", "End the test"},
-        (Role.LABELLER, True): {"Start", "Train now"},
+        (Role.OPERATOR, False): {"Start", "Resume", "Train reward model", "Start a blind test", "End the test"},
+        (Role.LABELLER, True): {"Start", "Train reward model"},
         (Role.LABELLER, False): set(),
         (Role.VIEWER, False): set(),
     }

@@ -248,7 +248,7 @@ def _reward_model_action(progress: ProjectProgress) -> NextAction:
         Step.REWARD_MODEL,
         "the last training stopped before it was done",
         "Train again",
-        "Press Train now. Your labels are kept.",
+        "Press Train reward model. Your labels are kept.",
     )
 
 

@@ -72,7 +72,7 @@ const grounded = {
     const row = rowOf(material);
     const isLast = at === row.tokens.length - 1;
     return [
-      `The policy gave this token a probability of ${formatPercent(Math.exp(column(row, 'old_logprob')[at]))}.`,
+      `The policy gave this token a probability of ${chance(Math.exp(column(row, 'old_logprob')[at]))}.`,
       isLast ? `The text is complete. Its score: ${number(row.shaped_score ?? 0)}.` : 'No score yet.',
     ];
   },
@@ -89,6 +89,9 @@ const allTokens = ({ view }) =>
 const clippedTokens = (state, material) =>
   allTokens(material).filter(({ ratio, advantage }) => isClipped(ratio, advantage, 10 ** state.exponent));
 
+// Of a token that was written, so never 0.
+const chance = (share) => (share < 0.005 ? 'below 1 %' : formatPercent(share));
+
 function clipChart(sign, { exponent }, material) {
   const epsilon = 10 ** exponent;
   const tokens = allTokens(material).filter(({ advantage }) => advantage * sign > 0);
@@ -101,7 +104,7 @@ function clipChart(sign, { exponent }, material) {
     x,
     y: rangeOf([sign * x[0], sign * x[1]]),
     xTitle: 'ratio w',
-    yTitle: sign > 0 ? 'objective, A = 1' : 'objective, A = −1',
+    yTitle: sign > 0 ? 'for A = 1' : 'for A = −1',
     lines: [
       { points: curve((ratio) => ratio * sign, x), kind: 'muted' },
       { points: curve(objective, x), kind: 'accent' },

@@ -241,7 +241,9 @@ def next_class(ctx: Context, payload: NextClassPayload) -> Message:
         with contextlib.suppress(LabelError):  # it has ended in between
             if payload.stop_training and job.project_id is not None:
                 cancel_training(ctx.db, job.project_id, job.id)
-                done.append("The training of a reward model is cancelled; Train now in its project begins it again.")
+                done.append(
+                    "The training of a reward model is cancelled; Train reward model in its project begins it again."
+                )
     return {"message": " ".join(done) or "Nothing was changed."}
 
 

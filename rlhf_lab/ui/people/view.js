@@ -6,7 +6,7 @@ import { redraw } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { isOperator } from '../shared/session.js';
-import { invitationCard, leaderboard, presenceCard } from './cards.js';
+import { invitationCard, leaderboard, loadInvitation, presenceCard } from './cards.js';
 import { ErasureCard, GoldCard, showResult } from './operator_cards.js';
 import { rulesForm } from './rules_form.js';
 
@@ -48,10 +48,8 @@ class People {
   // A refusal is not shown: the page may not know yet that its visitor is no longer the operator.
   async updateForOperator() {
     try {
-      if (this.invitation === undefined) {
-        this.invitation = await api.invite({ origin: location.origin + location.pathname });
-        this.draw();
-      }
+      this.invitation = await loadInvitation(api.invite);
+      this.draw();
       await this.gold.load();
       await this.erasure.load();
     } catch (error) {

@@ -29,7 +29,7 @@ export function nextTrainingText(state, source) {
   return `${cancelled}A new one is trained automatically after ${missing}.`;
 }
 
-const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting …') : 'Train now');
+const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting …') : 'Train reward model');
 
 /**
  * @param {RewardState} state

@@ -4,7 +4,7 @@
 import { BlindTest } from './blind_test.js';
 import { RankingView } from '../compare/tournament/ranking.js';
 import { definitionOf, term, useDefinitions } from '../shared/glossary.js';
-import { formatInterval, formatPercent, plural } from '../shared/format.js';
+import { formatAccuracy, formatInterval, isWideInterval, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { stepChart } from '../shared/plot.js';
 import { nearest } from '../train/sample_texts.js';
@@ -51,6 +51,9 @@ function heading() {
   </header>`;
 }
 
+/** @param {number[]} shares */
+const accuracyText = (shares) => formatAccuracy({ accuracy: shares[0], low: shares[1], high: shares[2] });
+
 function results() {
   const { accuracy, labelled_by: names, feed } = recording;
   return html`<section class="lab-card" aria-label="results">
@@ -58,8 +61,11 @@ function results() {
     <p>${feed.static?.label_source}</p>
     ${
       accuracy &&
-      html`<p>${term('reward model')}: it ranks ${formatPercent(accuracy[0])} of held-out labels correctly (95 %
-        interval ${formatInterval(accuracy[1], accuracy[2])}).</p>`
+      html`<p>${term('reward model')}: it ranks ${accuracyText(accuracy)} of held-out labels correctly${
+        isWideInterval({ low: accuracy[1], high: accuracy[2] })
+          ? '; there are too few for a single figure'
+          : ` (95 % interval ${formatInterval(accuracy[1], accuracy[2])})`
+      }.</p>`
     }
     ${names.length ? html`<p>Labelled by ${names.join(', ')}.</p>` : null}
     ${feed.best_text && html`<p>${feed.best_text}</p>`}

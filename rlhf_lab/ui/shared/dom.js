@@ -50,10 +50,11 @@ export function openDialog(name, content) {
   /** @type {HTMLDialogElement | null} */ (document.querySelector(`dialog[aria-label="${name}"]`))?.close();
   const remove = ({ target }) => target.remove();
   const dialog = html`<dialog
-    class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} tabindex="-1" autofocus onclose=${remove}
+    class="lab lab-card lab-${name.replace(' ', '-')}" aria-label=${name} tabindex="-1" onclose=${remove}
   >${content}</dialog>`;
   document.body.append(dialog);
   dialog.showModal();
+  dialog.focus(); // not its first button, which Space would press
   return dialog;
 }
 
