@@ -18,11 +18,9 @@ from rlhf_lab.store.tournaments import tournament_answers, tournaments
 from rlhf_lab.ui.compare.tournament.api import ranked_answers
 from rlhf_lab.ui.context import Context
 
-OPEN_TEST = "people are judging a blind test. Wait until the operator has ended it"
-OPEN_TOURNAMENT = (
-    "people are judging a tournament. Wait until all its texts have been judged, or the operator has deleted it"
-)
-LIVE_PAIRS = "people are judging texts of a run under Label. Wait until the run has ended"
+OPEN_TEST = "a blind test is open. Wait until the operator has ended it"
+OPEN_TOURNAMENT = "a tournament is open. Wait until all its texts have been judged, or the operator has deleted it"
+LIVE_PAIRS = "texts of a run are judged under Label. Wait until the run has ended"
 
 
 def why_not_scored(ctx: Context) -> str:
