@@ -54,13 +54,13 @@ HIDDEN_FROM_OTHERS = {
 #: Controls that labellers may use on the same screens.
 LABELLER_CONTROLS = {
     "Label": ["left", "skip"], "Train": ["pick", "latest"], "Compare": ["write", "another", "blind-pick"],
-    "Runs & data": ["run-choose", "run-watch"], "Reward model": ["explain"],
+    "Runs & data": ["run-choose", "run-watch"], "Reward model": ["look-1"],
 }  # fmt: skip
 NOTICES = {
     "Train": "Only the operator can start and control runs; you can watch.",
     "Compare": "Only the operator can start and change blind tests; you can judge their pairs.",
     "Runs & data": "Only the operator can change runs, train, export and import; you can view and compare.",
-    "Reward model": "Only the operator can train reward models; you can view them and score texts of your own.",
+    "Reward model": "Only the operator can train reward models; you can view them.",
     "People": "Only the operator can change the labelling rules and remove people from the lab.",
     "Project": "Only the operator can open, create and change projects; you can view them.",
 }

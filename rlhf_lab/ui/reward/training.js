@@ -8,7 +8,7 @@ import { lossFigure } from './chart_set.js';
 
 /** @typedef {import('../api_types').RewardState} RewardState */
 
-const VIEWER_NOTICE = 'Only the operator can train reward models; you can view them and score texts of your own.';
+const VIEWER_NOTICE = 'Only the operator can train reward models; you can view them.';
 const LOSS_HINT =
   'Loss per update; 0.69 is guessing. The validation fit leaves out some prompts and is tested on them. If the ' +
   'adapter helps, a final fit uses all labels.';
