@@ -91,7 +91,8 @@ def test_an_answer_that_is_changed_while_a_vote_is_sent_is_changed_after_it(run)
       const project = { project_created_at: 1, name: 'p', prompt_set: 'tales' };
       const you = { name: 'Ann', role: 'labeller' };
       const counts = { counted_at: 1, labels: 1, simulated: 0, next_training_at: 9, labels_to_next: 8, has_model: false };
-      const rest = { training_text: '', guide_note: '', people_here: 1, you, length_note: '', project_created_at: 1 };
+      const people = { people_here: 1, shown_names: {}, you };
+      const rest = { ...people, training_text: '', guide_note: '', length_note: '', project_created_at: 1 };
       const turns = [{ role: 'user', content: 'Once' }];
       const pair = (id) => ({ id, turns, left: `${id} a`, right: `${id} b`, cut: {}, markdown: false, adjudication: false });
       const state = {
