@@ -25,7 +25,7 @@ def updates(monkeypatch):
     monkeypatch.setattr(worker_module, "CHAT_UPDATE_S", 0.0)
 
     def spy(db, job_id, progress, eta_s=None, partial_result=None):
-        stored.append(partial_result["text"])
+        stored.extend([] if partial_result is None else [partial_result["text"]])  # None: the progress of other jobs
         return original(db, job_id, progress, eta_s, partial_result)
 
     monkeypatch.setattr(queue, "update_progress", spy)

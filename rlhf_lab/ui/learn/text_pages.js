@@ -123,8 +123,8 @@ const clipping = {
   text: [
     'PPO (proximal policy optimisation) uses old texts for several updates. Each token has its ratio w: how ' +
       'much likelier it is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
-    'PPO takes the smaller of w·A and the same with w held within 1 ± ε (the setting cliprange). A good token (A ' +
-      'above 0) is pushed no more above 1 + ε, a bad one below 1 − ε. The way back stays open.',
+    'PPO takes the smaller of w·A and the same with w held within 1 ± ε (cliprange). A good token (A ' +
+      'above 0) is pushed no more above 1 + ε, a bad one below 1 − ε. It may return.',
   ],
   question: 'Set ε so that few tokens, but some, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
