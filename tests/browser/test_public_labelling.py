@@ -93,7 +93,7 @@ def test_labelling_without_cookies_and_storage(lab, open_page):
             get() { throw new DOMException('refused', 'SecurityError'); } });""")
 
     def framed():
-        page.goto(f"{other_url}gradio_api/app_id")
+        page.goto(f"{other_url}robots.txt")
         page.set_content(f'<iframe src="{lab.url}" style="width:1200px;height:850px"></iframe>')
         page.wait_for_selector("iframe")
         return page.frames[1]

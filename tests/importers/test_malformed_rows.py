@@ -95,7 +95,6 @@ BROKEN = {
     "Parquet by name alone": ("a.parquet", b"\x98\0\0", "is not a Parquet file", "Copy or download"),
     "a role that is a list": ("a.jsonl", chats(prompt=[{"role": ["user"], "content": "x"}]), "row 3", "roles are user"),
     "a score of 400 digits": ("a.jsonl", row(score_chosen=10**400, score_rejected=1), "row 3", "Correct the row"),
-    "rows under an escaped name": ("a.json", b'{"d\\u0061ta": [' + json.dumps(GOOD).encode() + b"]}", "ow 1", "chosen"),
     "a zip": ("a.jsonl", zipped(), "zip archive", "Unpack it"),
 }  # fmt: skip
 
