@@ -447,7 +447,7 @@ def test_explanations_need_an_existing_model_and_a_queue_that_is_not_full(ctx):
         explain(ctx, row.id + 1, "p", "t")
     for _ in range(generation_requests.MAX_QUEUED_JOBS):
         explain(ctx, row.id, "p", "t")
-    with pytest.raises(LabError, match="are already waiting for the engine"):
+    with pytest.raises(LabError, match="can wait for the engine"):
         explain(ctx, row.id, "p", "t")
 
 
