@@ -47,14 +47,17 @@ def reference_samples(
 ) -> ReferenceSamples:
     """Samples of the base model for train prompts, at the project's temperature and length. Scores are normalised on them.
 
-    They are the same for every reward model of a project. on_tokens: called with the number of tokens that each text has so far
-    and the maximum number.
+    They are the same for every reward model of a project, so they are sampled once while the model is loaded. on_tokens: called
+    with the number of tokens that each text has so far and the maximum number.
     """
     backbone, adapters = model_cache.load_project(project)
     train_prompts = prompts(model_cache.db, project.id, "train")
     filtered_prompts = filter_prompts(backbone, train_prompts, project.max_new_tokens, shortens=True)
     texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
     max_new_tokens, start_time = filtered_prompts.response_length, model_cache.working_time()
+    key = [backbone.encode_prompt(text) for text in texts], project.seed, max_new_tokens, project.temperature
+    if model_cache.reference is not None and model_cache.reference[0] == key:
+        return model_cache.reference[1]
     on_tokens(0, max_new_tokens)
     with adapters.using(None):
         samples = sample_responses(
@@ -68,7 +71,9 @@ def reference_samples(
         )
     model_cache.speed.record_sampling(model_cache.working_time() - start_time, samples.tokens)
     model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)
-    return ReferenceSamples(samples.prompts, samples.tokens)
+    reference = ReferenceSamples(samples.prompts, samples.tokens)
+    model_cache.reference = key, reference
+    return reference
 
 
 def complete(

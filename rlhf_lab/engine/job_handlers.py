@@ -141,7 +141,7 @@ def train_reward_model(
 ) -> RewardModelRow:
     """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for its report."""
     _, adapters = model_cache.load_project(project)
-    start_time = model_cache.working_time()
+    start_time, known_reference = model_cache.working_time(), model_cache.reference
     try:
         fitted = fit_reward_model(
             model_cache, project, request, report_progress=report_progress, on_progress=on_progress
@@ -168,7 +168,8 @@ def train_reward_model(
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
     finally:
         adapters.remove(REWARD_TRAINING_ADAPTER)
-    _record_reward_time(model_cache, project, fitted, report["seconds"])
+    if model_cache.reference is not known_reference:  # an estimate includes the sampling of the reference texts
+        _record_reward_time(model_cache, project, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
         report_progress(JobProgress(1.0, 0.0))  # raises if the job was cancelled while the files were written

@@ -4,6 +4,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.model_trial import load_tried_backbone
+from rlhf_lab.training.reward.task import ReferenceSamples
 
 
 @dataclass
@@ -37,7 +39,8 @@ class ModelCache:
     Slots are names of adapters; the cache records which folder is loaded into each. distributed: the processes that train
     together; each has its own cache, and only the main one writes. sharded: the backbone is sharded among them. startup_s:
     seconds that this process needed before it could load a model. speed: measurements of the loaded model. interrupted_s: seconds
-    that short jobs ran in the middle of other jobs.
+    that short jobs ran in the middle of other jobs. reference: the last reference samples of the loaded model, and what they
+    depend on (`completions.reference_samples`).
     """
 
     home: Path
@@ -49,6 +52,7 @@ class ModelCache:
     startup_s: float = 0.0
     speed: ModelSpeed = field(default_factory=lambda: ModelSpeed(""))
     interrupted_s: float = 0.0
+    reference: tuple[Any, ReferenceSamples] | None = None
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
@@ -110,7 +114,7 @@ class ModelCache:
 
     def unload(self) -> None:
         """Drop the backbone and free its memory."""
-        self._adapters = None
+        self._adapters = self.reference = None
         self._slots.clear()
         free_memory()
 

@@ -375,3 +375,20 @@ def test_a_button_of_the_measured_lengths_keeps_the_focus(run):
       await pause(100);
       return document.activeElement.dataset.do;"""
     assert run(code) == "length-measure"
+
+
+def test_a_request_names_the_project_that_its_screen_shows(run):
+    code = """
+      const sent = [];
+      const answer = (reply) => ({ shown_project: project }) => { sent.push(project); return say(reply); };
+      serve({ 'shop/state': answer({ project: 7 }), 'shop/buy': answer(null), 'bank/pay': answer({ project: 'its name' }) });
+      const { requests } = await import('/shared/api.js');
+      const [shop, bank] = [requests('shop'), requests('bank')];
+      await shop.buy();
+      await shop.state.ifChanged();
+      await shop.buy();
+      await shop.buy({ shown_project: 3 });
+      await bank.pay();
+      await bank.pay();
+      return sent;"""
+    assert run(code) == [None, None, 7, 3, None, None]

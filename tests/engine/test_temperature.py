@@ -84,6 +84,22 @@ def test_pairs_reference_samples_completions_and_tournaments_have_the_projects_l
     assert lengths == {11}
 
 
+def test_reference_texts_are_sampled_again_only_if_something_has_changed(cool_lab, temperatures):
+    def train():
+        """How many batches were sampled."""
+        temperatures.clear()
+        assert cool_lab.train_reward().status is JobStatus.DONE
+        return len(temperatures)
+
+    cool_lab.label()
+    first = train()
+    assert (first > 0, train()) == (True, 0)
+    set_temperature(cool_lab.db, cool_lab.project.id, 0.8)
+    assert (train(), train()) == (first, 0)
+    set_max_new_tokens(cool_lab.db, cool_lab.project.id, 11)
+    assert (train(), train()) == (first, 0)
+
+
 def test_texts_depend_on_the_temperature(cool_lab):
     request = {"prompts": ["the cat", "moon", "the king"], "max_new_tokens": 12}
     texts = {}

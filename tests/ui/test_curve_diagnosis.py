@@ -499,6 +499,12 @@ def test_the_kl_is_compared_with_its_budget(case):
     assert (diagnosis.level, diagnosis.message.endswith(text) or text in diagnosis.message) == (level, True), diagnosis
 
 
+def test_the_budget_of_a_live_run_is_what_its_labels_allow():
+    curves = {KL: curve((1.1, 10)), "live/kl_budget": curve((1.2, 10))}
+    message = diagnose(curves, control=budgeted(1.2))[KL].message
+    assert message == "Mean KL 1.1 nats a response: at the budget of 1.2 that the labels so far allow."
+
+
 def test_with_a_budget_advice_to_change_lr_or_beta_is_left_out():
     large = diagnose({CLIP: curve((0.5, 10)), RATIO: curve((1.2, 10))}, control=budgeted(4.0))
     for diagnosis in large.values():

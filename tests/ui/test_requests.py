@@ -16,10 +16,11 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.ui.context import OPERATOR_HEADER
 from rlhf_lab.ui.limits import ANSWER, READ
 from rlhf_lab.ui.page import APIS
-from rlhf_lab.ui.shared.api import Api, DecimalNumber, Payload, Requests, act_limits
+from rlhf_lab.ui.shared.api import OTHER_PROJECT_MESSAGE, Api, DecimalNumber, Payload, Requests, act_limits
 
 api = Api("shop")
 calls_of_stock = []
@@ -58,6 +59,15 @@ def greeting(ctx, payload: Payload) -> str:
 def stock(ctx, payload: Order) -> int:
     calls_of_stock.append(payload.item)
     return len(calls_of_stock)
+
+
+class Move(Payload):
+    project: int
+
+
+@api.action(Move)
+def move(ctx, payload: Move) -> int:
+    return payload.project
 
 
 @pytest.fixture
@@ -171,6 +181,21 @@ def test_the_types_for_javascript_are_current():
     code = f"import runpy; module = runpy.run_path({str(script)!r}); print(module['generated']() == module['TYPES'].read_text())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n", "run python tests/javascript/generate_types.py"
+
+
+def test_an_action_of_a_screen_that_shows_another_project_is_refused(ctx, shop):
+    shown = ctx.project.id
+    assert shop.order({"item": "star", "shown_project": shown}) == {"item": "star", "count": 1}
+    new_project(ctx.db, name="second")
+    for send, payload in ((shop.order, {"item": "star"}), (shop.close, {})):
+        assert send(payload | {"shown_project": shown})["error"] == OTHER_PROJECT_MESSAGE
+        assert "error" not in (send(payload) or {})  # the screen shows none
+    assert shop.greeting({"annotator": "ann", "shown_project": shown}) == "Hello ann"
+    assert shop.move({"project": 7, "shown_project": shown}) == 7  # names the project itself
+
+
+def test_a_cached_reply_does_not_depend_on_the_shown_project(shop):
+    assert [shop.stock({"item": "pen", "shown_project": project}) for project in (None, 1, 2)] == [1, 1, 1]
 
 
 def test_a_reply_is_json_without_nan(ctx):

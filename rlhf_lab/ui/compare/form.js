@@ -245,6 +245,7 @@ export class CompareForm {
   request() {
     const { seed, temperature, max_new_tokens: length, reward } = this.fields;
     return {
+      shown_project: this.options.project,
       models: this.chosenModels().map(([model]) => model),
       seed: seed.value,
       temperature: temperature.value,

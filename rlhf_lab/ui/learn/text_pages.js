@@ -157,9 +157,9 @@ const advantage = {
   title: 'Whose merit was it?',
   uses: 'run',
   text: [
-    'The value function, itself learned (next page), guesses at each token what the text will still earn. A surprise ' +
-      'δ is what the next token brings beyond that guess: about one sample of Q − V. The advantage ' +
-      'adds those that follow, each multiplied once more by γλ.',
+    'The value function, itself learned (next page), guesses at each token what the text will still earn. The ' +
+      'surprise δ of a token is its reward plus the change of the guess after it: above 0, it went better than ' +
+      'guessed. The advantage adds the later surprises, each multiplied once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
@@ -354,8 +354,8 @@ const penalty = {
   title: 'A leash of strength β',
   uses: 'run',
   text: [
-    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model, ' +
-      'itself before training: at each token β times the difference of the log-probabilities.',
+    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model ' +
+      '(the policy before training): at each token β times the difference of the log-probabilities.',
     'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in nats (natural ' +
       'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping compares ' +
       'with the last policy.',

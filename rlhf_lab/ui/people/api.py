@@ -70,6 +70,7 @@ class PeopleState(TypedDict):
     """present: the names of those who are connected. shown_names: `shown_names`. has_agreement: whether this visitor may see how
     often people agree."""
 
+    project: int
     you: PageVisitor
     present: list[str]
     shown_names: dict[str, str]
@@ -138,6 +139,7 @@ def state(ctx: Context, query: Payload) -> PeopleState:
         ("leaderboard", project_id), LEADERBOARD_S, lambda: annotator_stats(ctx.db, project_id)[:MAX_ROWS]
     )
     return {
+        "project": project_id,
         "you": {"name": ctx.annotator_name(query.annotator)[:MAX_PERSON_NAME_CHARS], "role": ctx.visitor().role},
         "present": PRESENCE.names(),
         "shown_names": shown_names(ctx),

@@ -18,7 +18,7 @@ export const aboutCheck = (pairs) =>
 export function checkCard({ pairs, note, test, text, is_open: isOpen, can_judge: canJudge }, error, begin) {
   const label = test === null ? 'Check it now' : 'Check again';
   const start = actionButton('check-begin', label, begin);
-  const judge = actionButton('check-judge', 'Judge the pairs', () => openTab('Compare'), 'lab-main small');
+  const judge = actionButton('check-judge', 'Judge the pairs', () => openTab('Compare'));
   return html`<div class="lab-card check">
     <h3>Would people choose what it prefers?</h3>
     <p class="muted">${aboutCheck(pairs)} ${note}</p>

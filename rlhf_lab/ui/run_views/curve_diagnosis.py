@@ -120,6 +120,12 @@ class CurveTrends(dict[str, Trend]):
         """The KL above which the policy is far from the base model."""
         return KL_HIGH if self.control.budget is None else KL_BUDGET_FAR * self.control.budget
 
+    @property
+    def budget_text(self) -> str:
+        """The KL budget in words; a live run's depends on its labels."""
+        allowed = " that the labels so far allow" if "live/kl_budget" in self else ""
+        return f"the budget of {self.control.budget:g}{allowed}"
+
     def advice_for_smaller_steps(self, advice: str) -> str:
         """The advice, or a statement of what the KL budget does automatically."""
         actions = [
@@ -363,7 +369,7 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
             Level.WARN, f"{text}; {control.more_kl}.", message_without_advice=f"{text}." if budget is None else None
         )
     if budget is not None and kl.num_points >= WINDOW and kl.current >= 0:
-        return Finding(Level.GOOD, f"{text}: below the budget of {budget:g}.")
+        return Finding(Level.GOOD, f"{text}: below {trends.budget_text}.")
     if kl.current > KL_NEAR:
         return Finding(Level.INFO, f"{text}: no longer near the base; read the samples.")
     if kl.num_points < WINDOW:
@@ -374,15 +380,15 @@ def _kl_level(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one 
 def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
     """The finding for a KL that has reached or exceeded the budget."""
     if kl.current > KL_BUDGET_FAR * budget:
-        text = f"Mean KL {kl.current:.1f}: far beyond the budget of {budget:g}. Look at the best checkpoint, or stop."
+        text = f"Mean KL {kl.current:.1f}: far beyond {trends.budget_text}. Look at the best checkpoint, or stop."
         return Finding(Level.ALERT, text, advises_smaller_steps=True)
     if kl.current > KL_BUDGET_TOLERANCE * budget:
         return Finding(
             Level.WARN,
-            f"Mean KL {kl.current:.1f}: above the budget of {budget:g}; " + _budget_outlook(trends),
+            f"Mean KL {kl.current:.1f}: above {trends.budget_text}; " + _budget_outlook(trends),
             advises_smaller_steps="beta" not in trends.adapted_settings,
         )
-    return Finding(Level.GOOD, f"Mean KL {kl.current:.1f} nats a response: at the budget of {budget:g}.")
+    return Finding(Level.GOOD, f"Mean KL {kl.current:.1f} nats a response: at {trends.budget_text}.")
 
 
 def _budget_outlook(trends: CurveTrends) -> str:

@@ -16,18 +16,25 @@ export class RequestError extends Error {
 }
 
 // The requests of a screen by name: await requests('chat').ask({turns}). A failed one throws a RequestError.
-// requests('chat').options.ifChanged({run}) is null if the reply is the same as the last time.
+// requests('chat').options.ifChanged({run}) is null if the reply is the same as the last time. Each request names the
+// project of the screen's last reply, so that an action is refused after another project was opened.
 /** @param {string} screen @returns {any} see api_types.d.ts */
 export function requests(screen) {
   const revisions = {};
   const functions = {};
+  let shownProject = null;
+  const send = async (path, payload, ...rest) => {
+    const answer = await post(path, { shown_project: shownProject, ...payload }, ...rest);
+    if (Number.isInteger(answer.reply?.project)) shownProject = answer.reply.project;
+    return answer;
+  };
   return new Proxy(functions, {
     get(_, name) {
       if (functions[name]) return functions[name];
       const path = `${screen}/${String(name)}`;
-      functions[name] = async (payload = {}, timeoutMs = TIMEOUT_MS) => (await post(path, payload, timeoutMs)).reply;
+      functions[name] = async (payload = {}, timeoutMs = TIMEOUT_MS) => (await send(path, payload, timeoutMs)).reply;
       functions[name].ifChanged = async (payload = {}) => {
-        const answer = await post(path, payload, TIMEOUT_MS, revisions[name]);
+        const answer = await send(path, payload, TIMEOUT_MS, revisions[name]);
         revisions[name] = answer.revision ?? revisions[name];
         return answer.unchanged ? null : answer.reply;
       };

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 
 from rlhf_lab.common.records import Role
 from rlhf_lab.common.text import cut_middle
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.errors import ConfigError, LabError, StoreError
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.gradio_patches import set_current_request
 from rlhf_lab.ui.limits import API_FOLDER, READ, Limit
@@ -38,6 +38,7 @@ from rlhf_lab.ui.request_checks import describe_exception, is_json, parse_json
 log = logging.getLogger("rlhf_lab.ui.requests")
 REVISION_HEADER = "x-lab-revision"
 UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
+OTHER_PROJECT_MESSAGE = "Another project has been opened, so nothing was done. Look at what is shown now, and try again."
 SLOW_S = 2.0
 #: Of a name, an identifier or another short text in a request. Messages repeat them.
 MAX_NAME_CHARS = 1_000
@@ -51,13 +52,15 @@ class Payload(BaseModel):
     """What the page sends with a request; subclasses define the fields. Unknown keys are ignored. Every text has at most
     MAX_NAME_CHARS characters, unless its field says otherwise (`LongText`).
 
-    annotator: the name that the page sends for its visitor (`Context.annotator_name`). A number that a person types has a title,
-    the label of its field on the page; errors are then shown at that field.
+    annotator: the name that the page sends for its visitor (`Context.annotator_name`). shown_project: the id of the project that
+    the screen shows, if its replies name one; an action is refused while another project is open. A number that a person types
+    has a title, the label of its field on the page; errors are then shown at that field.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", str_max_length=MAX_NAME_CHARS)
 
     annotator: str | None = None
+    shown_project: int | None = None
 
 
 class RunPayload(Payload):
@@ -230,13 +233,20 @@ class Requests:
         elif role is Role.LABELLER:
             self.ctx.require_labeller()
 
+    def _check_project(self, shown_project: int | None) -> None:
+        """Raises StoreError if the screen still shows a project that is no longer open."""
+        if shown_project is not None and shown_project != self.ctx.project.id:
+            raise StoreError(OTHER_PROJECT_MESSAGE)
+
     def _reply(self, endpoint: Endpoint[Any, Any], payload: Payload) -> bytes:
         """The reply as JSON; a cached one if there is one."""
         if isinstance(payload, RunPayload):
             self.ctx.run(payload.run)
+        if not endpoint.is_read and "project" not in endpoint.payload.model_fields:
+            self._check_project(payload.shown_project)
         if not endpoint.cached_s:
             return _to_json(endpoint, endpoint.handler(self.ctx, payload))
-        key = endpoint.path, payload.model_dump_json(exclude={"annotator"})
+        key = endpoint.path, payload.model_dump_json(exclude={"annotator", "shown_project"})
         return self.ctx.cache.get(
             key, endpoint.cached_s, lambda: _to_json(endpoint, endpoint.handler(self.ctx, payload))
         )
