@@ -163,7 +163,7 @@ def test_only_json_of_existing_requests_is_read(client):
 
 
 def test_reads_count_together_and_each_action_for_itself(ctx):
-    assert act_limits([api]) == {"read": READ, "shop/order": ANSWER, "shop/close": READ}
+    assert act_limits([api]) == {"read": READ, "shop/order": ANSWER, "shop/close": READ, "shop/move": READ}
     requests = Requests(ctx, [api])
     assert [requests.act(name) for name in ("shop/greeting", "shop/order", "GET /")] == ["read", "shop/order", "GET /"]
 

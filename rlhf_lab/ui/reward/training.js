@@ -49,7 +49,9 @@ export function trainingBar(state, view, act) {
     ${view.isDemo ? visitorBar(state, nextText, act.trainAsVisitor) : null}
     <div class="lab-row ${view.isDemo ? 'lab-operating' : ''}">
       ${operatorOnly(
-        actionButton('train', buttonText(state), act.train, state.models.length ? '' : 'lab-main', { disabled: state.job !== null }),
+        actionButton('train', buttonText(state), act.train, state.models.length ? '' : 'lab-main', {
+          disabled: state.job !== null,
+        }),
         html`<span class="muted">from</span>`,
         selectField('source', 'labels to learn from', choose, sources, view.source),
         state.job && actionButton('cancel', 'Cancel', act.cancel, ''),

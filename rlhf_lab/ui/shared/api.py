@@ -38,7 +38,9 @@ from rlhf_lab.ui.request_checks import describe_exception, is_json, parse_json
 log = logging.getLogger("rlhf_lab.ui.requests")
 REVISION_HEADER = "x-lab-revision"
 UNUSABLE_REQUEST_MESSAGE = "The lab cannot process this request of the page. Reload the page and try again."
-OTHER_PROJECT_MESSAGE = "Another project has been opened, so nothing was done. Look at what is shown now, and try again."
+OTHER_PROJECT_MESSAGE = (
+    "Another project has been opened, so nothing was done. Look at what is shown now, and try again."
+)
 SLOW_S = 2.0
 #: Of a name, an identifier or another short text in a request. Messages repeat them.
 MAX_NAME_CHARS = 1_000
