@@ -42,7 +42,7 @@ export class Guide {
         aria-current=${name === present && 'step'}
       >${name}</li>`;
     const next = actionButton('guide-next', button, () => openTab(present), 'lab-main small');
-    return html`${isFirstVisit && introduction()}
+    return html`${isFirstVisit && tab === 'label' && introduction()}
       <ol>${steps.map(step)}</ol>
       <span class="missing"><b>${note}</b> ${isThere && html`<span class="hint">${hint}</span>`}</span>
       ${!isThere && next}

@@ -113,8 +113,8 @@ const world = {
   text: [
     'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
       'every move a probability. A drunk cat may go elsewhere.',
-    'V is what the policy earns from a cell on average. With every move that it takes, a reward shrinks to nine ' +
-      'tenths. Q is the same with the first move fixed. The advantage: how much better that move is than the average.',
+    'V is what the policy earns from a cell on average; a reward shrinks to nine tenths with each move before it. ' +
+      'Q is the same with the first move fixed; the advantage says how far it exceeds V.',
   ],
   question: 'Put the bathtub beside the cat, then make the cat drunk until V is below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s)',
