@@ -158,8 +158,8 @@ const advantage = {
   uses: 'run',
   text: [
     'The value function, itself learned (next page), guesses at each token what the text will still earn. The ' +
-      'surprise δ of a token is its reward plus the change of the guess after it: above 0, it went better than ' +
-      'guessed. The advantage adds the later surprises, each multiplied once more by γλ.',
+      'surprise δ of a token is its reward plus the change of the guess after it. The advantage adds the later ' +
+      'surprises, each multiplied once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
