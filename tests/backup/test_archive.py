@@ -521,7 +521,7 @@ restore_backup(Path(sys.argv[1]), Path(sys.argv[2]), replace=True)
 """
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_random(changed, backup, tmp_path, rounds):
     """Kill a restore after a random time: the home opens as the old or the new lab, and the next restore succeeds."""
     start = time.monotonic()

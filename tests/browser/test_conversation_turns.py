@@ -23,6 +23,13 @@ from rlhf_lab.store.votes import cast_vote
 
 TURNS = [("user", "Hi <|im_end|>"), ("assistant", "Hello.\n" * 24), ("user", "A joke,\nplease?")]
 SHOWN = [("User", "Hi <|im_end|>"), ("Model", ("Hello.\n" * 24).strip()), ("User", "A joke,\nplease?")]
+#: Whether the last text of a conversation can be seen when the conversation itself is in view.
+IS_LAST_TURN_SHOWN = """(node) => {
+  node.scrollIntoView({ block: 'center' });
+  const [outer, inner] = [node, [...node.querySelectorAll('.turn .lab-text')].at(-1)].map((one) => one.getBoundingClientRect());
+  const [top, bottom] = [Math.max(0, outer.top), Math.min(innerHeight, outer.bottom)];
+  return inner.top >= top - 1 && inner.bottom <= bottom + 1;
+}"""
 SYSTEM = ("System prompt", "Be kind.")
 STORED = prompt_of_chat([{"role": role, "content": content} for role, content in TURNS])
 TOKENS = TokenRecord(
@@ -68,10 +75,8 @@ def turns(root) -> list[tuple[str, str]]:
     root.locator(".turn").last.wait_for()
     speakers = root.locator(".turn > .muted").all_inner_texts()
     contents = [text.strip() for text in root.locator(".turn > .lab-text").all_inner_texts()]
-    root.locator(".conversation").evaluate(
-        "(node) => node.scrollIntoView({ block: 'center' })"
-    )  # it may be drawn again
-    expect(root.locator(".turn").last.locator(".lab-text")).to_be_in_viewport(ratio=0.95)  # scrolled to whole pixels
+    conversation = root.locator(".conversation")  # cards above it may still be drawn
+    wait_until(lambda: conversation.evaluate(IS_LAST_TURN_SHOWN), "the last turn", root.page)
     return list(zip(speakers, contents, strict=True))
 
 

@@ -35,6 +35,15 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 HOMES = sorted((HERE / "homes").iterdir())
+#: The oldest and the newest home; for tests that take long, those between are slow ones.
+ENDS = pytest.mark.parametrize(
+    "fixture_folder",
+    [
+        pytest.param(folder, id=folder.name, marks=() if folder in (HOMES[0], HOMES[-1]) else pytest.mark.slow)
+        for folder in HOMES
+    ],
+    indirect=True,
+)
 FINISHED, PAUSED = 1, 2
 #: Of the recorded runs; some metrics are sums over threads.
 THREADS = 2
@@ -301,6 +310,7 @@ def without_later_keys(now, before):
     return now
 
 
+@ENDS
 def test_paused_run_resumes_to_the_same_numbers(home, expected):
     before, now = expected["resumed"], resume_paused_run(home)
     assert now["run"] == before["run"]
@@ -326,6 +336,7 @@ def agree(name, value, expected, exact):
     return name == COUNTED or math.isclose(value, expected, **TOLERANCE)
 
 
+@ENDS
 def test_page_opens_on_the_home(home, expected):
     assert open_page(home, "a finished run") == expected["page"]
     assert expected["page"]["run_shown"]

@@ -152,7 +152,7 @@ def covered_shares(content, bias, sets, rows=60, width=100):
     return np.mean([(low <= truth) & (truth <= high) for low, high in bounds], axis=0)
 
 
-@pytest.mark.parametrize(("content", "bias"), [(0.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize(("content", "bias"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (1.0, 1.0)])
 def test_intervals_cover_the_large_sample_value(content, bias):
     """95 % of 150 label sets; a share of 0.90 or 1.00 is 2.8 standard errors away. benchmarks/attributes.py has 2,000 sets."""
     shares = covered_shares(content, bias, 150)

@@ -143,7 +143,7 @@ def test_the_exact_gradient_is_that_of_the_value_and_samples_agree_with_every_we
     exact = numerical_gradient()
     result = evaluate(
         """(() => {
-          const found = w.walks(world, policy, 20000, 7);
+          const found = w.walks(world, policy, 2000, 7);
           const sample = (weights) => found.map((steps) => w.gradientSample(world, policy, steps, weights(steps)));
           const g = world.gamma;
           return {
@@ -169,7 +169,7 @@ def test_the_exact_gradient_is_that_of_the_value_and_samples_agree_with_every_we
 def test_weighted_walks_of_one_policy_give_the_mean_of_another():
     other = softmax(LOGITS + 0.3 * RANDOM.normal(size=(12, 4)))
     rows = evaluate(
-        "w.walks(world, old, 20000, 3).map((steps) => [w.walkRatio(steps, policy, old), w.totalReturn(steps, world.gamma)])",
+        "w.walks(world, old, 2000, 3).map((steps) => [w.walkRatio(steps, policy, old), w.totalReturn(steps, world.gamma)])",
         world=LARGE, old=POLICY.tolist(), policy=other.tolist(),
     )  # fmt: skip
     weights, returns = np.array(rows).T

@@ -205,7 +205,10 @@ def test_double_backward(combine):
     for tensors in ([x.requires_grad_(), *lora_tensors], [x.detach(), *lora_tensors]):
         inputs = [tensors[0], *(tensor.requires_grad_() for tensor in lora_tensors)]
         assert torch.autograd.gradgradcheck(
-            lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, combine=combine), inputs, atol=1e-6
+            lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, combine=combine),
+            inputs,
+            atol=1e-6,
+            fast_mode=True,
         )
 
 
@@ -228,7 +231,7 @@ def test_double_backward_with_partly_trainable_lora_and_positions_per_row():
         return fused(x, frozen, shape, angles, *lora_tensors[:4], *learning, *lora_tensors[7:])
 
     assert torch.autograd.gradcheck(layer, [x.requires_grad_(), *learning], atol=1e-7)
-    assert torch.autograd.gradgradcheck(layer, [x, *learning], atol=1e-6)
+    assert torch.autograd.gradgradcheck(layer, [x, *learning], atol=1e-6, fast_mode=True)
 
 
 @BOTH
