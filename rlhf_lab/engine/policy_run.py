@@ -60,7 +60,7 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy.rollout import scores_apart
+from rlhf_lab.training.policy.rollout import needs_scoring_pass
 from rlhf_lab.training.policy.train_state import SET_BY_HAND, StateDict
 
 POLL_INTERVAL_S = 0.1
@@ -260,9 +260,9 @@ class PolicyRun:
         """Compare the duration of a step with the estimate. The first step is left out, because it takes longer."""
         speed, config = self.model_cache.speed, self.trainer.state.config
         if speed.is_measured and self._first_step_done:
-            apart = scores_apart(self.trainer.state.policy, self.trainer.task.scorer, config)
-            counted = count_policy_step(speed, config, scores_apart=apart)
-            counted += count_held_out(speed, config, scores_apart=apart) if "eval/kl" in result.metrics else 0.0
+            scoring_pass = needs_scoring_pass(self.trainer.state.policy, self.trainer.task.scorer, config)
+            counted = count_policy_step(speed, config, scoring_pass=scoring_pass)
+            counted += count_held_out(speed, config, scoring_pass=scoring_pass) if "eval/kl" in result.metrics else 0.0
             self._step_times.append(sum(result.metrics[f"time/{part}"] for part in STEP_PARTS) / counted)
 
     def _save_speed(self) -> None:
@@ -363,8 +363,10 @@ class PolicyRun:
         earlier = [saved for saved in checkpoint_steps(self.folder) if saved < writer_step]
         answers = counted_answers(self.model_cache.db, self.run.id)
         checkpoint = compared_checkpoint(answers, earlier)
-        only = loses_to(answers, checkpoint)
-        self.task.pairs.add(writer_step, self.trainer.rollout_rows, POLICY_SLOT, checkpoint, only_checkpoint=only)
+        self.task.pairs.add(
+            writer_step, self.trainer.rollout_rows, POLICY_SLOT, checkpoint,
+            only_checkpoint=loses_to(answers, checkpoint),
+        )  # fmt: skip
         if JUDGE_KEY in self.run.manifest:
             let_judge_label(self.model_cache.db, self.run, load_judge(self.run.manifest["judge"]), step)
         payload = pause_payload(self.model_cache.db, self.run.id)
@@ -415,8 +417,8 @@ class PolicyRun:
         raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}{reason}; it can be resumed")
 
     def _continue_halt(self) -> None:
-        """Before the first step of this process: a run that was paused, or just stopped, when the last one ended stays so. Steps
-        since the last checkpoint are taken again only after the pause."""
+        """Before the first step of this process: a run that was paused, or had just been stopped, when the previous process ended
+        stays so. Steps since the last checkpoint are taken again only after the pause."""
         controls = [event for event in events(self.model_cache.db, self.run.id) if event.kind in CONTROL_KINDS]
         applied = [event for event in controls if event.applied_step is not None]
         if not applied:

@@ -31,7 +31,7 @@ from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
-#: In the manifest: the ids of the project's prompts at the start of the run, as the (first, last) of each range.
+#: In the manifest: the ids of the project's prompts at the start of the run, as ranges (first, last).
 PROMPTS_KEY = "prompts"
 PTX_CORPUS_TEXTS = 1024  # texts of the embedded model's corpus, for a run without its own pretraining texts
 POLICY_SLOT = "policy"
@@ -58,7 +58,7 @@ class RunTask:
         backbone, adapters = self.model_cache.load_project(project, recorded_dtype=machine.get("dtype"))
         judge = self.run.manifest.get("judge")
         train_prompts, eval_prompts = (
-            filter_prompts(backbone, some, self.config.max_new_tokens) for some in self._prompts()
+            filter_prompts(backbone, split, self.config.max_new_tokens) for split in self._prompts()
         )
         labels = self._labels(backbone) if self.config.spec.learns_from == "labels" else PreparedLabels([], 0, "")
         live = self._make_live_parts(backbone, adapters, train_prompts.prompts)
@@ -84,14 +84,14 @@ class RunTask:
         return trainer
 
     def _prompts(self) -> tuple[list[Prompt], list[Prompt]]:
-        """The prompts of both splits as of the start of the run, which an import, or its undo, may have changed since."""
+        """The train and eval prompts at the start of the run. An import, or its undo, may have changed the project's since."""
         db, project_id = self.model_cache.db, self.run.project_id
         if not self.prompt_ids:
-            present = prompts(db, project_id, "train"), prompts(db, project_id, "eval")
-            self.prompt_ids = _id_ranges(prompt.id for split in present for prompt in split)
-            return present
+            current = prompts(db, project_id, "train"), prompts(db, project_id, "eval")
+            self.prompt_ids = _id_ranges(prompt.id for split in current for prompt in split)
+            return current
         ids = {i for first, last in self.prompt_ids for i in range(first, last + 1)}
-        train, held_out = (prompts(db, project_id, split, labels_only=True) for split in ("train", "eval"))
+        train, held_out = (prompts(db, project_id, split, include_labels_only=True) for split in ("train", "eval"))
         return [prompt for prompt in train if prompt.id in ids], [prompt for prompt in held_out if prompt.id in ids]
 
     def _make_live_parts(

@@ -129,7 +129,7 @@ def count_reward(work: WorkCount, config: RewardConfig, labels: int, scored_pair
     return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
 
 
-def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
+def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
     """Mean seconds of one step of an offline method, from the rates.
 
     One in `sample_every` steps measures the policy; a step of rejection sampling includes its share of the candidates.
@@ -140,7 +140,7 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart:
     )
     seconds = work.passes(0, 2 * texts)
     measured = work.sampling(config.batch_size, config.batch_size) + work.passes(
-        config.batch_size * scores_apart, 2 * config.batch_size
+        config.batch_size * scoring_pass, 2 * config.batch_size
     )
     seconds += measured / config.sample_every
     if config.spec.learns_from == "best_samples":
@@ -149,31 +149,31 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart:
     return seconds
 
 
-def count_policy_step(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
-    """Seconds of one step, from the rates, without `count_held_out`. scores_apart: whether scoring takes a pass of its own."""
+def count_policy_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
+    """Seconds of one step, from the rates, without `count_held_out`. scoring_pass: whether scoring takes a pass of its own."""
     if config.is_offline:
-        return count_offline_step(speed, config, scores_apart=scores_apart)
+        return count_offline_step(speed, config, scoring_pass=scoring_pass)
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
-    passes = scores_apart + (1 + 2 * config.epochs) * has_critic
+    passes = scoring_pass + (1 + 2 * config.epochs) * has_critic
     with_logprobs = 2 + 2 * config.epochs + config.kl_control.update_passes + (config.spec.loss == "ratio_and_penalty")
     ptx_texts = config.epochs * config.minibatches * config.ptx_batch if config.ptx_coef > 0 else 0
     seconds = work.sampling(responses, config.batch_size)
     return seconds + work.passes(passes * responses, with_logprobs * responses + 2 * ptx_texts)
 
 
-def count_held_out(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
+def count_held_out(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
     """Seconds of the score and KL on held-out prompts at a checkpoint, from the rates."""
     work, responses = WorkCount(speed, config.max_new_tokens), config.kl_control.held_out_responses
-    return work.sampling(responses, config.batch_size) + work.passes(responses * scores_apart, 2 * responses)
+    return work.sampling(responses, config.batch_size) + work.passes(responses * scoring_pass, 2 * responses)
 
 
-def count_policy(speed: ModelSpeed, config: PolicyConfig, *, scores_apart: bool) -> float:
+def count_policy(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
     """Seconds of a run, from the rates."""
     work = WorkCount(speed, config.max_new_tokens)
-    seconds = config.steps * count_policy_step(speed, config, scores_apart=scores_apart)
+    seconds = config.steps * count_policy_step(speed, config, scoring_pass=scoring_pass)
     checkpoints = math.ceil(config.steps / config.checkpoint_every)
-    seconds += checkpoints * count_held_out(speed, config, scores_apart=scores_apart)
+    seconds += checkpoints * count_held_out(speed, config, scoring_pass=scoring_pass)
     unit_responses = config.kl_control.unit_responses
     seconds += work.sampling(unit_responses, config.batch_size) + work.passes(unit_responses)
     if config.sample_count:
@@ -211,7 +211,7 @@ def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate 
     """The time of a run; low: with a reward model without an adapter, or none."""
     if speed is None or not speed.is_measured:
         return None
-    counted = Estimate(*(count_policy(speed, config, scores_apart=scores_apart) for scores_apart in (False, True)))
+    counted = Estimate(*(count_policy(speed, config, scoring_pass=scoring_pass) for scoring_pass in (False, True)))
     is_counted = config.processes == 1 and config.spec.update == "gradient"
     return _corrected(speed, policy_stage(config.algorithm, config.processes), counted, is_counted=is_counted)
 

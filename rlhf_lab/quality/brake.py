@@ -15,10 +15,10 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.live_runs import LiveAnswer, live_answers
 from rlhf_lab.store.runs import events
 
-BRAKE_KEY = "brake"  # in the payload of a pause: whose texts people prefer; with the step of a checkpoint,
-SEVERAL_KEY = "several"  # and with this where the evidence is about several checkpoints
-MIN_WINS, CLEAR_LEAD = 4, 1.28  # of the policy against a checkpoint, before another takes its place; in standard errors
-MIN_ANSWERS, LAST_ANSWERS = 3, 20  # about a checkpoint, which say whether it alone is compared with
+#: In the payload of a pause: whose texts people prefer, with the step of a checkpoint; whether several checkpoints won.
+BRAKE_KEY, SEVERAL_KEY = "brake", "several"
+MIN_WINS, CLEAR_LEAD = 4, 1.28  # the policy's wins, and its lead in standard errors, before a newer checkpoint is compared
+MIN_ANSWERS, LAST_ANSWERS = 3, 20  # about a checkpoint, that decide whether the policy loses to it
 
 
 def brake_report(db: Database, run_id: int) -> BrakeReport:
@@ -58,8 +58,8 @@ def pause_payload(db: Database, run_id: int) -> dict[str, int | str] | None:
 
 
 def preferred_checkpoint(answers: Sequence[LiveAnswer]) -> dict[str, int | str]:
-    """The step of the checkpoint that won most often, less its defeats; of equal ones the newest. The test pools the answers
-    about all checkpoints, so it is also said whether several won more often than the policy did against them."""
+    """The step of the checkpoint with the largest lead (wins - defeats) over the policy, the newest of equal ones. The test pools
+    the answers about all checkpoints, so SEVERAL_KEY says if more than one is in the lead."""
     lead = Counter[int]()
     for answer in answers:
         if answer.opponent is Opponent.BEST and answer.won is not None:
@@ -76,18 +76,18 @@ def compared_checkpoint(answers: Sequence[LiveAnswer], checkpoints: Sequence[int
     probability of about a tenth after a given number of even answers); then the newest one, and so on. People decide this rather
     than the reward model, because the score of a policy that exploits a reward model goes on rising.
     """
-    present = _newest_opponent(answers)
-    if not checkpoints or present not in checkpoints:
+    current = _newest_opponent(answers)
+    if not checkpoints or current not in checkpoints:
         return checkpoints[0] if checkpoints else None
-    results = [answer.won for answer in answers if answer.opponent_step == present and answer.won is not None]
+    results = [answer.won for answer in answers if answer.opponent_step == current and answer.won is not None]
     wins, lead = sum(results), 2 * sum(results) - len(results)
     is_beaten = wins >= MIN_WINS and lead >= CLEAR_LEAD * math.sqrt(len(results))
-    return checkpoints[-1] if is_beaten else present
+    return checkpoints[-1] if is_beaten else current
 
 
 def loses_to(answers: Sequence[LiveAnswer], checkpoint: int | None) -> bool:
-    """Whether the policy has lost more than it won of the last decided answers about this checkpoint. As long as it does, only it
-    is compared with: about the opponent that wins most often, the test learns most from each answer."""
+    """Whether the policy has lost more than it won of the last decided answers about this checkpoint. While it does, people
+    compare it only with this checkpoint: answers about the opponent that wins most often say most to the test."""
     last = [answer.won for answer in answers if answer.opponent_step == checkpoint and answer.won is not None]
     last = last[-LAST_ANSWERS:]
     return checkpoint is not None and len(last) >= MIN_ANSWERS and last.count(False) > last.count(True)

@@ -165,7 +165,7 @@ def set_answer_settings(db: Database, project_id: int, max_new_tokens: int, syst
     completions = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
     completions = completions.where(t.prompts.c.project_id == project_id)
     with db.write() as conn:
-        _update_in(conn, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
+        _update_project_row(conn, project_id, max_new_tokens=max_new_tokens, system_prompt=system_prompt)
         conn.execute(delete(t.features).where(t.features.c.completion_id.in_(completions)))
 
 
@@ -181,10 +181,10 @@ def replace_unlabelled_pairs(db: Database, project_id: int) -> int:
 
 def _update_project(db: Database, project_id: int, **values: Any) -> None:
     with db.write() as conn:
-        _update_in(conn, project_id, **values)
+        _update_project_row(conn, project_id, **values)
 
 
-def _update_in(conn: Connection, project_id: int, **values: Any) -> None:
+def _update_project_row(conn: Connection, project_id: int, **values: Any) -> None:
     if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(values)).rowcount == 0:
         raise no_such_project(project_id)
 
@@ -207,11 +207,12 @@ def set_labelling_config(db: Database, project_id: int, config: LabellingConfig)
         conn.execute(insert(t.labelling).values(project_id=project_id, settings=config.to_dict()))
 
 
-def prompts(db: Database, project_id: int, split: str, *, labels_only: bool = False) -> list[Prompt]:
-    """The prompts of a split for which texts are sampled, in order. labels_only: also those that only have imported labels."""
+def prompts(db: Database, project_id: int, split: str, *, include_labels_only: bool = False) -> list[Prompt]:
+    """The prompts of a split for which texts are sampled, in order. include_labels_only: also those with
+    imported labels only."""
     p = t.prompts.c
     condition = and_(p.project_id == project_id, p.split == split)
-    condition = condition if labels_only else and_(condition, p.labels_only.is_(False))
+    condition = condition if include_labels_only else and_(condition, p.labels_only.is_(False))
     rows = db.fetch(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
     return [Prompt(*row) for row in rows]
 

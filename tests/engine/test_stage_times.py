@@ -121,17 +121,17 @@ def test_reward_model_with_an_adapter_counts_its_last_fit(lab, fixed_rates):
     assert stored(lab).stages["reward model"][-1] == pytest.approx(row.report["seconds"] / counted.high, rel=1e-3)
 
 
-@pytest.mark.parametrize(("reward", "apart"), [({"epochs": 0}, False), ({"warm_start": False}, True)], ids=str)
-def test_run_is_compared_step_by_step_without_its_first(lab, fixed_rates, reward, apart):
-    """apart: a reward model with an adapter does not share the pass of the reference."""
+@pytest.mark.parametrize(("reward", "scoring_pass"), [({"epochs": 0}, False), ({"warm_start": False}, True)], ids=str)
+def test_run_is_compared_step_by_step_without_its_first(lab, fixed_rates, reward, scoring_pass):
+    """A reward model with an adapter does not share the pass of the reference."""
     lab.train_reward(**reward)
     run_id = lab.run(steps=4, checkpoint_every=2, kl_budget=4.0)
     assert lab.train(run_id).status is JobStatus.DONE
     config = PolicyConfig.from_dict(get_run(lab.db, run_id).config)
     ratios = []
     for step, metrics in metrics_since(lab.db, run_id, 1):
-        counted = count_policy_step(fixed_rates, config, scores_apart=apart) + (
-            count_held_out(fixed_rates, config, scores_apart=apart) if step in (2, 4) else 0
+        counted = count_policy_step(fixed_rates, config, scoring_pass=scoring_pass) + (
+            count_held_out(fixed_rates, config, scoring_pass=scoring_pass) if step in (2, 4) else 0
         )
         ratios.append(sum(metrics[f"time/{part}"] for part in ("rollout", "score", "update")) / counted)
     assert len(ratios) == 3
@@ -163,7 +163,7 @@ def short_jobs(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{}, {"algorithm": "sft", "sample_every": 1}], ids=str)
-def test_other_work_within_a_step_is_not_part_of_its_duration(lab, short_jobs, settings):
+def test_step_times_exclude_short_jobs(lab, short_jobs, settings):
     run_id = lab.run(steps=2, **settings)
     done = lab.train(run_id)
     assert done.status is JobStatus.DONE, done.error
@@ -172,7 +172,7 @@ def test_other_work_within_a_step_is_not_part_of_its_duration(lab, short_jobs, s
     assert short_jobs.now > 3 * 90
 
 
-def test_other_work_is_not_part_of_the_time_of_a_reward_model(lab, short_jobs, monkeypatch):
+def test_reward_model_time_excludes_short_jobs(lab, short_jobs, monkeypatch):
     sampling = []
     speed = lab.worker.model_cache.speed
     monkeypatch.setattr(speed, "record_sampling", lambda seconds, _: sampling.append(seconds))

@@ -67,7 +67,7 @@ def test_the_size_of_a_step_decides_its_duration(name):
     speed = ModelSpeed("cpu", forward=[0.001], sampling={"4": [0.0]}, prompt_tokens=9, response_tokens=[9])
     config = PolicyConfig.for_algorithm(name, sample_every=1000)
     doubled = config.replace(**{setting: 2 * getattr(config, setting)})
-    ratio = count_policy_step(speed, doubled, scores_apart=True) / count_policy_step(speed, config, scores_apart=True)
+    ratio = count_policy_step(speed, doubled, scoring_pass=True) / count_policy_step(speed, config, scoring_pass=True)
     assert label.endswith(" per step")
     assert ratio > 1.5 if config.is_offline else ratio == pytest.approx(2.0)
 

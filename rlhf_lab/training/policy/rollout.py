@@ -286,7 +286,7 @@ def reference_reader(policy: PolicyModel, scorer: Scorer) -> RewardModel | None:
     return None
 
 
-def scores_apart(policy: PolicyModel, scorer: Scorer | None, config: PolicyConfig) -> bool:
+def needs_scoring_pass(policy: PolicyModel, scorer: Scorer | None, config: PolicyConfig) -> bool:
     """Whether `score_responses` makes a forward pass that is for the scores alone."""
     if isinstance(scorer, WeightedReward):
         scorer = scorer.reward_model

@@ -151,7 +151,7 @@ def is_single_message(prompt: str) -> bool:
 @api.read(AnswersPayload)
 def answers(ctx: Context, query: AnswersPayload) -> list[Answer]:
     annotator, stop_ids = ctx.annotator_or_empty(query.annotator), stop_token_ids(ctx.project.model)
-    return [answer_or_loss(ctx, job_id, annotator, stop_ids) for job_id in query.jobs[:MAX_ANSWERS]]
+    return [answer_or_failure(ctx, job_id, annotator, stop_ids) for job_id in query.jobs[:MAX_ANSWERS]]
 
 
 @api.action(AskPayload, limit=ENGINE)
@@ -163,7 +163,7 @@ def ask(ctx: Context, payload: AskPayload) -> list[int]:
 
 @api.action(AnswersPayload, limit=ENGINE)
 def make_pair(ctx: Context, payload: AnswersPayload) -> None:
-    """Nothing is replied: a pair's own id tells how old it is, and pages name pairs by other ids (`voting.shown_as`).
+    """Replies nothing: a pair's own id tells how old it is, and pages name pairs by other ids (`voting.shown_as`).
 
     Raises NotAllowedError for visitors of a demo, whose messages others would have to read."""
     if not may_edit(ctx):
@@ -194,8 +194,8 @@ def forget_answers(ctx: Context, job_ids: tuple[int, ...], annotator: str) -> No
             queue.remove_chats(ctx.db, [own_job(ctx, job_id, JobKind.CHAT, annotator).id])
 
 
-def answer_or_loss(ctx: Context, job_id: int, annotator: str, stop_ids: Collection[int]) -> Answer:
-    """This person's answer. One that is lost has failed, so that the page does not wait for it."""
+def answer_or_failure(ctx: Context, job_id: int, annotator: str, stop_ids: Collection[int]) -> Answer:
+    """This person's answer. A lost one counts as failed, so that the page does not wait for it."""
     try:
         return answer_view(own_job(ctx, job_id, JobKind.CHAT, annotator), stop_ids)
     except LostJobError as error:
