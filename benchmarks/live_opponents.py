@@ -1,7 +1,7 @@
-"""Simulations for `benchmarks/live.py --simulate opponents`: with whose texts should people compare those of a policy?
+"""Simulations for `benchmarks/live.py --simulate opponents`: with which opponent should people compare a policy?
 
 The policy's gold rises and then falls. There is one decided answer after each step, and a checkpoint every five steps. The scores
-of texts are normal with standard deviation 1 around the gold of who wrote them, so the policy wins with probability
+of texts are normal with standard deviation 1 around the gold of their model, so the policy wins with probability
 Φ(difference / √2).
 """
 
@@ -32,7 +32,7 @@ class Course(NamedTuple):
         return float(np.interp(step, [0, self.best_step, self.end_step], [0.0, self.best, self.end]))
 
 
-#: Of the answers so far, the checkpoints, the step and a generator: the checkpoint to compare with; None is the base.
+#: From the answers so far, the checkpoints, the step and a generator: the checkpoint to compare with; None: the base.
 Rule = Callable[[Sequence[LiveAnswer], Sequence[int], int, np.random.Generator], int | None]
 
 COURSES = {
@@ -63,7 +63,7 @@ def in_use(answers: Sequence[LiveAnswer], checkpoints: Sequence[int], step: int,
 
 
 def drawn(answers: Sequence[LiveAnswer], checkpoints: Sequence[int], _: int, rng: np.random.Generator) -> int | None:
-    """A win rate is drawn for base and checkpoint, from its posterior given the last 20 answers; who wins more is asked."""
+    """Win rates of base and checkpoint are drawn from their posteriors given the last 20 answers; the higher one decides."""
     draws = {}
     for opponent in dict.fromkeys((None, compared_checkpoint(answers, checkpoints))):
         last = [answer.won for answer in answers if answer.opponent_step == opponent][-20:]
@@ -97,8 +97,8 @@ def times(rule: Rule, course: Course, seed: int, answers: int) -> tuple[float, f
 
 
 def opponents(runs: int) -> list[Row]:
-    """Median number of answers from gold's best to the stop within 200 (else infinite), and the share of runs that are stopped
-    within 80, for three courses of gold; median number of answers to "people prefer the policy" if gold rises to +1 in 20 steps.
+    """For three courses of gold: the median number of answers from its best to the stop (infinite if not within 200), and the
+    share of runs stopped within 80. The median number of answers to "people prefer the policy" if gold rises to +1 in 20 steps.
     A tenth of the runs."""
     seeds, rows = range(max(2, runs // 10)), list[Row]()
     for name, rule in [*RULES.items(), ("the best checkpoint, if it were known", None)]:

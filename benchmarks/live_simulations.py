@@ -222,7 +222,7 @@ def by_accuracy(accuracy: float) -> float:
 
 
 def pseudo(known: Known, count: int = 2) -> float:
-    """By the accuracy with so many pseudo-labels, half of them right."""
+    """By the accuracy with `count` pseudo-labels, half of them right."""
     return by_accuracy((known.accuracy * known.labels + count / 2) / (known.labels + count))
 
 
@@ -329,9 +329,9 @@ def live_run(
 
 
 def coin_flips(runs: int) -> list[Row]:
-    """Labels that are coin flips, a head for each label from the sixth to the 60th: the share of runs that a rule ever allows 3
-    nats, and 2, and the mean of what it allows at most. decay: of the features. The heads of a tenth of the runs are fitted once,
-    in runs by the former rule."""
+    """Labels that are coin flips, a head for each label from the sixth to the 60th: the share of runs that a rule ever allows
+    3 nats, and 2, and the mean of the largest budgets. decay: of the features. A tenth of the runs; their heads are fitted once,
+    with the former rule."""
     rows = {name: Row(budget=name) for name in BUDGETS}
     for decay in (1, 2, 3):
         paths = [coin_flip_path(World(decay, 0, 0.35), seed) for seed in range(max(2, runs // 10))]

@@ -13,8 +13,8 @@ pairs, a reward model is trained, and each arm runs with the recommended setting
 setting is `reward`: `judge` or `random` replace the reward model, `ignore` is one that ignores the length (its setting
 `length`), `neutral` subtracts its regression on the length, `cautious-K` K posterior standard deviations of the score (needs
 --epochs 0). Labels, reward model and base samples are shared by all arms, and kept with --home; --out adds to the rows of
-earlier calls. --fresh: "base, new" and "policy, new" are the correlations of the score and the attribute "length" on so many
-new responses to the training prompts.
+earlier calls. --fresh N: "base, new" and "policy, new" are the correlations of the score and the attribute "length" on N new
+responses to the training prompts.
 
 Gold is the judge's score in standard deviations of the base's samples, as the difference to the base for the same prompts. Along
 a run it is measured on the run's own responses, in windows of five steps, between which gold, length and seconds at a KL are

@@ -111,7 +111,7 @@ class EventKind(StrEnum):
 
 
 class Opponent(StrEnum):
-    """With whose texts people compare those of the policy that is being trained."""
+    """Whose texts people compare with those of the policy in training."""
 
     BASE = "base"
     BEST = "best"  # an earlier checkpoint: the first, until people clearly prefer the policy to it; then the newest

@@ -81,7 +81,7 @@ def latin_spelling(name: str) -> str:
     return normalize_name(unicodedata.normalize("NFKD", name).translate(_to_latin()))
 
 
-@functools.lru_cache(maxsize=2**14)  # more than a lab has people, and each who joins is compared with all
+@functools.lru_cache(maxsize=2**14)  # more than a lab has people; a new name is compared with all others
 def lookalike_keys(name: str) -> frozenset[str]:
     """Keys of a name. Two names look alike if they share a key: they differ only in case, or only in letters of equal shape."""
     latin = latin_spelling(name)

@@ -370,7 +370,7 @@ class PolicyConfig(Config):
         0.0, "fraction of the labels assumed to be wrong", 0.0, 0.49, group="offline methods", only=DIRECT_PREFERENCES
     )
     edit_samples: int = setting(
-        0, "responses of the policy, sampled in each round, that each edited answer is preferred to (DITTO); 0: none", 0, 64,
+        0, "responses of the policy, sampled in each round, to which each edited answer is preferred (DITTO); 0: none", 0, 64,
         group="offline methods", only=DIRECT_PREFERENCES,
     )  # fmt: skip
     candidates: int = setting(
@@ -378,8 +378,8 @@ class PolicyConfig(Config):
         only=BEST_SAMPLES,
     )  # fmt: skip
     rounds: int = setting(
-        4, "maximum number of rounds, each with new responses: first of the base model, then of the policy (dpo: with "
-        "edit_samples)", 1, 1000,
+        4, "maximum number of rounds; each samples new responses, first from the base model, then from the policy "
+        "(dpo: only with edit_samples)", 1, 1000,
         group="offline methods", only=(*BEST_SAMPLES, *DIRECT_PREFERENCES),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ def evidence_budget(full: float, right: float, decided: int) -> float:
 
     full · r², with r = sin(π (accuracy - 1/2)): the correlation of two normal variables whose signs agree with this probability
     (Sheppard 1899). Three right and three wrong labels are added (the posterior mean of the accuracy for the prior Beta(3, 3)),
-    so that a few labels which are right by chance allow little: 6 of 6 allow half of the full budget. An accuracy of at most 1/2,
+    so that a few labels that are right by chance allow little: 6 of 6 allow half of the full budget. An accuracy of at most 1/2,
     or just above it, leaves full · SMALLEST_SHARE.
 
     Raises:

@@ -19,7 +19,7 @@ Ramdas 2024, "Estimating means of bounded random variables by betting", https://
 - The policy may change with every step, and earlier answers choose the checkpoint that it is compared with. The null hypothesis
   is about each answer given the past, not about two fixed models: at no time in the run did people prefer the texts of the
   opponent of that time to those of the policy of that time. Which texts are shown, and which opponent is next, may depend on
-  earlier answers: whoever is chosen by them, the next answer is at best an even bet, and the capital in the other test stays.
+  earlier answers: for any choice, the next answer is at best an even bet, and the capital of the other test does not change.
 - Without a difference between the models, an answer is an even bet only if its texts were not judged before: after one answer
   about a text, the next one about it is no longer even. So count one answer of each pair, and use each text in one pair.
 - Whether an answer counts must not depend on who won, as it would if a person who has seen this could take it back. So an

@@ -50,7 +50,7 @@ from rlhf_lab.training.reward.report import RewardReport
 from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
-JOB_KEY = "job"  # in a report: the id of the job that trained the reward model, as a text: it is none of the figures
+JOB_KEY = "job"  # in a report: the id of the job that trained the reward model; a text, because it is not a figure
 MAX_LOSS_POINTS = 300
 UNMEASURED_SAMPLING_SHARE = 0.3  # fraction of a reward model's job spent on sampling, if the machine's speed is unknown
 
@@ -110,8 +110,8 @@ def reward_job(
 ) -> dict[str, object]:
     """Train the reward model of a TRAIN_REWARD job, and queue the run that is to follow, if any.
 
-    Result: the reward model's id and accuracy. Only the main process stores anything. A job that is repeated, because its engine
-    ended in between, adds neither the reward model nor the run again.
+    Result: the reward model's id and accuracy. Only the main process stores anything. A job that is repeated because its
+    engine ended adds neither the reward model nor the run again.
     """
     assert job.project_id is not None
     project, request = get_project(model_cache.db, job.project_id), RewardRequest.from_payload(job.payload)
@@ -139,7 +139,7 @@ def train_reward_model(
     on_progress: ProgressCallback = no_progress,
     job_id: int | None = None,
 ) -> RewardModelRow:
-    """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for its report."""
+    """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for the report."""
     _, adapters = model_cache.load_project(project)
     start_time, known_reference = model_cache.working_time(), model_cache.reference
     try:

@@ -10,7 +10,7 @@ from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY
 
 class JobProgress(NamedTuple):
     """fraction: from 0 to 1. eta_s: estimated seconds left, None if unknown. partial_result: can already be shown on the page;
-    None: that of the last report."""
+    None leaves the last one."""
 
     fraction: float
     eta_s: float | None

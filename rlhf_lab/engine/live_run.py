@@ -127,7 +127,7 @@ class LivePairs:
         """Store pairs of the policy after `step` steps, unless enough wait for an answer or those of the step exist.
 
         rollouts: its responses, from which the next step has learned. policy_slot: of the policy after that step.
-        checkpoint_step: of the earlier checkpoint to compare with, None without one. only_checkpoint: it takes the base's turns.
+        checkpoint_step: of the earlier checkpoint to compare with, None without one. only_checkpoint: also in the base's turns.
         """
         db = self.model_cache.db
         waiting = len(unanswered_pairs(db, self.run.id, step - FRESH_STEPS))

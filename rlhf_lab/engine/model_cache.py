@@ -39,7 +39,7 @@ class ModelCache:
     Slots are names of adapters; the cache records which folder is loaded into each. distributed: the processes that train
     together; each has its own cache, and only the main one writes. sharded: the backbone is sharded among them. startup_s:
     seconds that this process needed before it could load a model. speed: measurements of the loaded model. interrupted_s: seconds
-    that short jobs ran in the middle of other jobs. reference: the last reference samples of the loaded model, and what they
+    spent on short jobs in the middle of other jobs. reference: the last reference samples of the loaded model, and what they
     depend on (`completions.reference_samples`).
     """
 

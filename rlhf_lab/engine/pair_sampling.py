@@ -57,7 +57,7 @@ Responses = list[NewCompletion]  # to one prompt
 
 
 class _SamplingSpec(NamedTuple):
-    """What determines the responses of pairs, and who is told which fraction of a batch's tokens is sampled."""
+    """What determines the responses of pairs. on_fraction: called with the fraction of a batch's tokens sampled so far."""
 
     project: Project
     checkpoint: str

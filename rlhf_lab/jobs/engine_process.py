@@ -82,7 +82,7 @@ def _find_process(process: ProcessIdentity) -> psutil.Process | None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether a process that was found has not ended. A step of the clock, which changes its start time, does not matter."""
+    """Whether a process that was found still runs, even if a change of the clock has changed its start time."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -259,7 +259,7 @@ def is_gone(row: EngineRow) -> bool:
 
 
 def _seconds_since(moment: float) -> float:
-    """Infinite for a moment far in the future: the clock has been set back since. Clocks of two machines may differ a little."""
+    """Infinite for a moment far in the future: the clock was set back since. Clocks of two machines may differ a little."""
     seconds = time.time() - moment
     return seconds if seconds > -MAX_CLOCK_DIFFERENCE_S else math.inf
 

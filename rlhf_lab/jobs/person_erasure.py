@@ -13,7 +13,7 @@ from rlhf_lab.store.erasure import erase_person_rows
 def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> int:
     """Erase a person's rows (`erase_person_rows`) and their name in report files; returns how many votes they had.
 
-    Raises LabelError, and StoreError for files that cannot be changed; nothing is erased then.
+    Raises LabelError, and StoreError for a file that cannot be changed; the database is not changed then.
     """
 
     def write_report(path: str, report: dict[str, Any]) -> None:

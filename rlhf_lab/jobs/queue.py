@@ -99,8 +99,8 @@ def update_progress(
     """Store the progress of a running job. Returns False if it is not running any more (cancelled): stop working on it.
 
     progress: from 0 to 1. eta_s: remaining time in seconds. partial_result: stored as the job's `result` until the next partial
-    or the final result replaces it. Does not wait for the disk: many such writes a second would keep the write lock from other
-    processes.
+    or the final result replaces it. Does not wait for the disk, because many such writes a second would keep other processes from
+    writing.
     """
     extra_values = {} if partial_result is None else {"result": partial_result}
     running = (JobStatus.RUNNING,)

@@ -227,7 +227,7 @@ def failed_recently(db: Database, project_id: int, kind: JobKind) -> bool:
     return (
         bool(recent_jobs)
         and recent_jobs[0].status is JobStatus.FAILED
-        and 0 <= time.time() - recent_jobs[0].updated_at < RETRY_AFTER_S  # not in the future: the clock was set back
+        and 0 <= time.time() - recent_jobs[0].updated_at < RETRY_AFTER_S  # negative: the clock was set back
     )
 
 

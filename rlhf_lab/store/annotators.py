@@ -101,8 +101,8 @@ def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) ->
 def names_without_numbers(db: Database, project_id: int, present: Collection[str]) -> dict[str, str]:
     """Numbered names, as in "Ann 2", whose number only sets them apart from people of other classes, and the same without it.
 
-    To the present class belong who voted in the project, who joined since it was made, and `present`. If two of them have names
-    that look alike without numbers, both keep them.
+    The current class is everyone who voted in the project or joined since it was created, and `present`. If two of them have
+    names that look alike without numbers, both keep theirs.
     """
     p, v = t.people.c, t.votes.c
     made_at = select(t.projects.c.created_at).where(t.projects.c.id == project_id).scalar_subquery()

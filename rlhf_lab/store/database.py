@@ -157,8 +157,8 @@ class Database:
             raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
         engine.dialect.colspecs = {**engine.dialect.colspecs, Integer: _UncastInteger}
         db = cls(engine, url.render_as_string(hide_password=True), busy_timeout_s)
-        # PostgreSQL's default gives each query of a transaction a snapshot of its own. A writer needs that: its first query waits
-        # for the write lock.
+        # By default, each query of a PostgreSQL transaction has its own snapshot. A writer needs that, because its first query
+        # waits for the write lock; a reader needs one snapshot for all queries.
         db._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         with db._closed_on_error():
             db._upgrade_schema()

@@ -49,7 +49,7 @@ def count_person_votes(db: Database, name: str) -> int:
 
 def erase_person_rows(db: Database, name: str, *, votes: bool, write_report: ReportWriter = lambda *_: None) -> int:
     """Replace a person's name by that of an anonymous visitor, in all projects; returns how many votes they had. Sessions under
-    the name end. If a report cannot be written, or the process ends, nothing is changed, so it can be repeated.
+    the name end. If a report cannot be written, or the process ends, the rows are not changed, so it can be repeated.
 
     votes: also undo their votes, and delete the notes on these, the texts that they edited, and their answers in blind tests and
     tournaments. Votes of others on a deleted text are undone, so that nothing is trained on what stands in its place. Raises

@@ -59,8 +59,8 @@ class LiveAnswer:
 
 
 def add_head(db: Database, head: LiveHead) -> None:
-    """Store a new version, before the event of the step that uses it first. Replaces one that was never used, because the engine
-    ended in between."""
+    """Store a new version, before the event of the step that uses it first. Replaces one that was not used because the
+    engine ended in between."""
     h = t.live_heads.c
     values = {
         "run_id": head.run_id, "version": head.version, "labels": head.labels, "decided": head.decided,
@@ -84,7 +84,7 @@ def get_head(db: Database, run_id: int, version: int) -> LiveHead:
 
 
 def newest_version(db: Database, run_id: int) -> int:
-    """Of the heads that the run has used; 0 without any."""
+    """The newest version that the run has used; 0 without any."""
     e = t.run_events.c
     payloads = db.fetch(select(e.payload).where(e.run_id == run_id, e.kind == EventKind.HEAD)).scalars()
     return max((int(payload["version"]) for payload in payloads), default=0)

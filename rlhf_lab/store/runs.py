@@ -59,7 +59,7 @@ def get_run(db: Database, run_id: int, *, made_elsewhere: bool = False) -> Run:
 
 
 _LOCK = threading.Lock()
-#: For each database and project, its runs as they were read last.
+#: The runs of each database and project as they were last read, by id.
 _KNOWN: "WeakKeyDictionary[Database, dict[int | None, dict[int, Run]]]" = WeakKeyDictionary()
 MAX_READ_BY_ID = 100
 
@@ -67,7 +67,7 @@ MAX_READ_BY_ID = 100
 def runs(db: Database, project_id: int | None = None, *, made_elsewhere: bool = False) -> list[Run]:
     """The runs of one project, or of all (None), newest first. made_elsewhere: also those of which there are only metrics.
 
-    Every open page asks each second, and few runs have changed since: only those are read as a whole.
+    Every open page asks once a second, so only the runs that have changed since are read in full.
     """
     r = t.runs.c
     of_project = [] if project_id is None else [r.project_id == project_id]
@@ -82,7 +82,7 @@ def runs(db: Database, project_id: int | None = None, *, made_elsewhere: bool = 
         found |= {row.id: Run(**row._mapping) for row in db.fetch(select(t.runs).where(*chosen))}
     with _LOCK:
         _KNOWN.setdefault(db, {})[project_id] = found
-    listed = [found[i] for i in changed_at if i in found]  # one may have been deleted in between
+    listed = [found[i] for i in changed_at if i in found]  # others were deleted in between
     return [run for run in listed if made_elsewhere or not run.outside_file]
 
 

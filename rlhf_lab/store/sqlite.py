@@ -23,7 +23,7 @@ NOT_DURABLE_OPTION = "rlhf_lab_not_durable"
 QUICK_CHECK_BELOW = 256 * 2**20
 
 _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_LOCK_NOT_AVAILABLE = "55P03"  # of PostgreSQL: lock_timeout has passed
+_LOCK_NOT_AVAILABLE = "55P03"  # PostgreSQL: lock_timeout has expired
 _NO_SHARED_MEMORY_CODES = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
 
 

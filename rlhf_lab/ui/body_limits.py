@@ -21,9 +21,9 @@ from rlhf_lab.ui.runs.downloads import CACHE_FOLDER
 MAX_UPLOADED_BYTES = 1_000_000_000
 #: For a request that uploads no files. The page's own requests have a few kB.
 MAX_BODY_BYTES = 1_000_000
-#: In which a body that uploads no files has to arrive; a MB needs less on any line.
+#: Seconds in which a body that uploads no files has to arrive; 1 MB takes less on any connection.
 BODY_S = 60.0
-#: Of all bodies together that are longer than LONG_BODY_BYTES; the votes of others are shorter.
+#: For all bodies together that are longer than LONG_BODY_BYTES; votes are shorter.
 MAX_WAITING_BYTES, LONG_BODY_BYTES = 100_000_000, 50_000
 #: For one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
 MAX_UPLOAD_BYTES = 100_000_000
@@ -121,7 +121,7 @@ class BodyLimits:
 
 
 class WaitingBytes:
-    """The bytes of long bodies that are being read or handled. Used by the thread that answers requests alone."""
+    """The bytes of long bodies that are being read or handled. Used in the thread of the event loop only."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,8 +132,8 @@ class CountedBody:
     than BODY_S if it uploads no files.
 
     take: counts bytes of an upload; False if there is no room for them. boundary: of its parts. waiting: the long bodies of all
-    requests that upload no files. rejection: the reply to a refused
-    body. The application's own reply is then dropped, because its status may differ (FastAPI's is 400).
+    requests that upload no files. rejection: the reply to a refused body. The application's own reply is then dropped, because
+    its status may differ (FastAPI's is 400).
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class CountedBody:
         return True
 
     def give_back(self) -> None:
-        """Count the bytes of the body no longer."""
+        """Stop counting the bytes of the body."""
         if self._waiting is not None:
             self._waiting.count -= self._waiting_count
             self._waiting_count = 0

@@ -114,7 +114,7 @@ def page_events(app: Any) -> Mapping[int, Any] | None:
 
 
 def forget_old_sessions(app: Any) -> None:
-    """Forget the oldest sessions of Gradio's queue: it keeps one for each random text of a request, for good if nobody reads the
+    """Forget the oldest sessions of Gradio's queue: it keeps one for each session hash, for good if nobody reads its
     results."""
     queue = getattr(getattr(app, "blocks", None), "_queue", None)
     sessions = getattr(queue, "pending_event_ids_session", {})

@@ -95,8 +95,8 @@ class RequestGuard:
 
 
 #: Gradio's routes that its page, its client or `curl` need. All others, such as those that edit or reload the program, record or
-#: fetch from elsewhere, are closed, also those of later versions. `file=` is open for files of this computer only (Gradio decides
-#: which): it would also fetch an address, for everybody, and send what it gets as a page of the lab.
+#: fetch from elsewhere, are closed, also those of later versions. `file=` is open for local files only (Gradio decides which): it
+#: would also fetch an address, for anybody, and return the result as a page of the lab.
 OPEN_ROUTES = re.compile(
     r"/(?:config/?|theme\.css|robots\.txt|manifest\.json|favicon\.ico|pwa_icon(?:/[^/]+)?|(?:assets|static)/.+)?"
     r"|/gradio_api/(?:info/?|openapi\.json|app_id/?|theme\.css|startup-events|heartbeat/[^/]+|reset/?|cancel"

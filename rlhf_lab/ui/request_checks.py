@@ -33,7 +33,7 @@ MAX_JSON_INT = 2**63 - 1
 #: Names and values. The page sends some hundreds; the message about each wrong one of a list costs 10 µs.
 MAX_JSON_VALUES = 10_000
 TOO_MANY_VALUES = f"The JSON has more than {MAX_JSON_VALUES:,} values."
-MAX_SESSION_LENGTH = 100  # of the random text by which Gradio knows a page or program
+MAX_SESSION_LENGTH = 100  # of the random text by which Gradio identifies a page or program
 #: A string of JSON, or one that does not end.
 JSON_STRING = re.compile(rb'"(?>[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
@@ -184,8 +184,8 @@ def parse_json(body: bytes) -> Any:
 
 
 def check_size(body: bytes) -> None:
-    """Raises BadRequestError for JSON that has more than MAX_JSON_VALUES values by its commas or brackets. To build them, the
-    parser would need up to a second for a body of MAX_BODY_BYTES, in the thread that answers everybody."""
+    """Raises BadRequestError for JSON that has more than MAX_JSON_VALUES values by its commas or brackets. The parser
+    would need up to a second for a body of MAX_BODY_BYTES, in the thread that answers everybody."""
     structure = JSON_STRING.sub(b"", body)
     if max(structure.count(b","), structure.count(b"[") + structure.count(b"{")) > MAX_JSON_VALUES:
         raise BadRequestError(TOO_MANY_VALUES)

@@ -30,7 +30,7 @@ def test_a_word_opens_its_definition_by_click_touch_and_keyboard(lab, open_page)
     assert box["x"] + box["width"] <= 390
 
 
-def test_a_preview_is_shown_by_mouse_and_tab_key_and_stops_no_press(lab, open_page):
+def test_preview_by_mouse_and_tab_key_lets_presses_through(lab, open_page):
     page = open_page(lab)
     current_pair(page)
     card, tabs = page.locator(".lab-definition"), page.locator("[role=tablist] >> visible=true").first
@@ -38,11 +38,11 @@ def test_a_preview_is_shown_by_mouse_and_tab_key_and_stops_no_press(lab, open_pa
     word.hover()
     expect(card).to_be_visible()
     assert card.bounding_box()["y"] >= word.bounding_box()["y"] + word.bounding_box()["height"]
-    covered = page.evaluate(  # a point below the card, and what a press there would meet
+    passes_through = page.evaluate(  # whether a press on the card meets what is below it
         """() => { const { left, top } = document.querySelector('.lab-definition').getBoundingClientRect();
         return document.elementFromPoint(left + 9, top + 9).closest('.lab-definition') === null; }"""
     )
-    assert covered
+    assert passes_through
     page.mouse.move(3, 3)
     expect(card).to_be_hidden()
     tabs.get_by_role("tab", name="Label").focus()

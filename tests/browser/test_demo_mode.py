@@ -67,7 +67,7 @@ def start_run(page, steps: int) -> None:
 def watch_recording(page) -> None:
     """Curves and texts of the recording, which says that it is one."""
     control(page, "replay").first.click()
-    expect(page.locator(BAND)).to_contain_text("it trains nothing")
+    expect(page.locator(BAND)).to_contain_text("a replay, not training")
     expect(page.locator(".lab-train .chart .main-svg").first).to_be_visible()
     expect(page.locator(".lab-train .sample").first).to_be_visible()
 

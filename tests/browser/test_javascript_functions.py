@@ -90,7 +90,7 @@ def test_the_charts_are_loaded_again_after_a_failure(page):
     assert page.evaluate(code) == ["The charts could not be loaded.", 1]
 
 
-def test_what_is_off_the_page_for_a_moment_is_updated_again(page):
+def test_polling_goes_on_after_an_element_was_briefly_detached(page):
     """An element that is attached after its first poll, and one that was moved; one that is removed is forgotten."""
     code = """async () => {
       const { poll } = await import('/shared/poll.js');
@@ -186,7 +186,7 @@ def test_a_recording_plays_to_its_end_and_begins_again(page):
     assert again == [0, "❚❚ Pause"]
     assert (at, is_paused, current) == (0, True, None)
     assert [speed, *speeds] == [1, 1, 4, 4, 16, 16]
-    assert text.startswith("Recording of 30 November 2026: it trains nothing.")
+    assert text.startswith("Recording of 30 November 2026: this is a replay, not training.")
 
 
 def test_the_module_of_a_widget_exports_mount(page):

@@ -18,7 +18,7 @@ def run(module_page):
     return lambda code: module_page.evaluate(f"async () => {{ {KEY} {code} }}")
 
 
-def test_a_key_behind_an_open_dialog_is_no_shortcut(run):
+def test_no_shortcuts_behind_an_open_dialog(run):
     code = """
       const seen = [];
       const listen = (event) => seen.push(dom.isShortcut(event));
@@ -34,7 +34,7 @@ def test_a_key_behind_an_open_dialog_is_no_shortcut(run):
     assert run(code) == [True, False, False, True]
 
 
-def test_a_button_that_is_pressed_twice_opens_one_dialog(run):
+def test_pressing_a_button_twice_opens_one_dialog(run):
     code = """
       const closed = [];
       for (const text of ['first', 'second']) {
@@ -48,7 +48,7 @@ def test_a_button_that_is_pressed_twice_opens_one_dialog(run):
     assert run(code) == [["second", "another"], ["first"]]
 
 
-def test_enter_and_escape_of_an_input_method_neither_save_nor_close(run):
+def test_input_method_keys_neither_save_nor_close(run):
     code = """
       const seen = [];
       const [save, close] = [(value) => seen.push(value), () => seen.push('closed')];
@@ -65,7 +65,7 @@ def test_enter_and_escape_of_an_input_method_neither_save_nor_close(run):
     assert run(code) == ["typed", "にほん", "closed"]
 
 
-def test_the_caret_stays_where_it_is_when_a_form_is_drawn_again(run):
+def test_redrawing_a_form_keeps_the_caret(run):
     code = """
       const root = html`<div></div>`;
       document.body.append(root);
@@ -85,7 +85,7 @@ def test_the_caret_stays_where_it_is_when_a_form_is_drawn_again(run):
     assert run(code) == [["name", 3, 5], ["name", None, None], ["name", None, None]]
 
 
-def test_a_page_keeps_the_texts_of_the_last_fifty_steps_of_a_run(run):
+def test_samples_of_fifty_steps_are_cached(run):
     code = """
       const { SampleViewer } = await import('/train/sample_viewer.js');
       const fetched = [];
@@ -104,7 +104,7 @@ def test_a_page_keeps_the_texts_of_the_last_fifty_steps_of_a_run(run):
     assert run(code) == [50, 201, 1, "step 1"]
 
 
-def test_texts_of_a_run_without_a_reward_model_can_be_asked_for(run):
+def test_compare_accepts_a_run_without_a_reward_model(run):
     """Such as one that learned from labels directly, or while people labelled."""
     code = """
       const { CompareForm } = await import('/compare/form.js');
@@ -122,7 +122,7 @@ def test_texts_of_a_run_without_a_reward_model_can_be_asked_for(run):
     assert run(code) == [True, False, ["base", "run/3/8"]]
 
 
-def test_a_setting_that_the_run_adapts_says_so(run):
+def test_title_of_a_setting_that_the_run_adapts(run):
     code = """
       const { LiveSetting } = await import('/train/live_setting.js');
       const setting = new LiveSetting('beta', () => {});
@@ -133,13 +133,13 @@ def test_a_setting_that_the_run_adapts_says_so(run):
     assert re.fullmatch(r"The run adapts beta[a-z;. A]*no longer adapted\.", title)  # without marks of the code
 
 
-def test_only_a_text_that_was_cut_off_says_so(run):
+def test_note_on_a_cut_text(run):
     code = """
       return [null, 0, 1, 1200].map((tokens) => dom.withCut(html`<p>text</p>`, tokens).textContent);"""
     assert run(code) == ["text", "text", "text … cut off at 1 token", "text … cut off at 1,200 tokens"]
 
 
-def test_the_next_step_of_the_tokens_can_be_opened_when_the_run_has_made_it(run):
+def test_token_view_offers_the_next_step_of_a_run(run):
     code = """
       const { TokenView } = await import('/train/token_view.js');
       const view = { run: 3, step: 4, last_step: 4, tokens_per_step: 0, color_scales: [{ column: 'kl', name: 'KL' }], rows: [] };

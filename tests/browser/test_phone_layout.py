@@ -113,7 +113,7 @@ def places(page, selectors) -> list[float]:
     return [value for selector in selectors for value in page.locator(selector).bounding_box().values()]
 
 
-def test_nothing_that_is_pressed_moves_from_pair_to_pair(lab, open_page):
+def test_buttons_do_not_move_between_pairs(lab, open_page):
     """Long and short texts, a prompt of one line and one that scrolls, on a phone with and without room for the last panel."""
     texts = ["A pear.", "word " * 40, "A plum, or a fig.", "word " * 400, "a b c " * 25]
     page = open_page(lab, viewport={"width": 390, "height": 844})
@@ -140,7 +140,7 @@ def test_nothing_that_is_pressed_moves_from_pair_to_pair(lab, open_page):
     page.unroute_all(behavior="wait")
 
 
-def test_a_blind_test_shows_the_whole_prompt_and_its_buttons_stay(lab, open_page):
+def test_blind_test_shows_the_whole_prompt_above_fixed_buttons(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 844})
     prompts = ["Tell a tale.", "Tell a tale of a fox who finds a lamp in the wood. " * 4]
     texts, shown = [("A pear.", "word " * 30), ("word " * 200, "A plum.")], []
@@ -172,7 +172,7 @@ def test_a_blind_test_shows_the_whole_prompt_and_its_buttons_stay(lab, open_page
     page.unroute_all(behavior="wait")
 
 
-def test_the_tabs_stay_where_they_are_while_the_header_changes(lab, open_page):
+def test_tabs_do_not_move_when_the_header_changes(lab, open_page):
     working = {"label": "engine works", "style": "busy", "description": "", "device": "cpu", "memory_mib": 512.0}
     working["is_working"] = True
     model = {"id": 7, "accuracy": 0.8, "low": 0.6, "high": 0.92, "simulated": False}

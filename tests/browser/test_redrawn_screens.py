@@ -43,7 +43,7 @@ def run(module_page):
     module_page.evaluate("document.body.replaceChildren()")
 
 
-def test_what_is_typed_while_no_pair_is_ready_stays(run):
+def test_input_is_kept_while_no_pair_is_ready(run):
     code = """
       let asked = 0;
       const project = { project_created_at: 1, name: 'p', prompt_set: 'tales' };
@@ -86,7 +86,7 @@ def test_what_is_typed_while_no_pair_is_ready_stays(run):
     assert run(code) == [True, "a word", "polite", "log-out", "There is nothing to undo."]
 
 
-def test_an_answer_that_is_changed_while_a_vote_is_sent_is_changed_after_it(run):
+def test_a_change_made_while_a_vote_is_sent_follows_it(run):
     code = """
       const project = { project_created_at: 1, name: 'p', prompt_set: 'tales' };
       const you = { name: 'Ann', role: 'labeller' };
@@ -132,7 +132,7 @@ def test_an_answer_that_is_changed_while_a_vote_is_sent_is_changed_after_it(run)
     assert run(code) == [["vote"], ["amend", "a reason"], "Your earlier answer was changed."]
 
 
-def test_the_page_of_people_is_drawn_again_only_if_something_has_changed(run):
+def test_people_is_redrawn_only_after_a_change(run):
     code = """
       let asked = 0;
       let present = ['Ann'];
@@ -189,7 +189,7 @@ def test_a_clock_is_not_read_aloud(run):
     assert training.endswith("validation fit · 20 % · about 30 s left")
 
 
-def test_a_notice_of_the_header_is_replaced_only_if_it_changes(run):
+def test_header_notices_are_replaced_only_after_a_change(run):
     code = """
       let age = 0;
       const engine = { label: 'engine idle', style: 'rest', description: '', device: '', memory_mib: null };
@@ -214,7 +214,7 @@ def test_a_notice_of_the_header_is_replaced_only_if_it_changes(run):
     assert is_same
 
 
-def test_why_the_lab_refuses_the_requests_of_a_screen_stays_in_the_header(run, module_page):
+def test_header_shows_why_requests_are_refused(run, module_page):
     module_page.add_style_tag(path=STYLE)
     code = """
       const { poll } = await import('/shared/poll.js');
@@ -270,7 +270,7 @@ REWARD_MODEL = """
 """
 
 
-def test_the_check_of_a_reward_model_is_asked_for_again_after_a_lost_request(run):
+def test_check_is_requested_again_after_a_lost_request(run):
     code = f"""
       {REWARD_MODEL}
       let checks = 0;
@@ -280,7 +280,7 @@ def test_the_check_of_a_reward_model_is_asked_for_again_after_a_lost_request(run
     assert run(code) == [2, True]
 
 
-def test_a_labeller_reads_why_no_texts_are_scored_now_and_the_operator_can_go_on(run):
+def test_labellers_see_why_scores_are_hidden(run):
     code = f"""
       {REWARD_MODEL}
       state.scores_hidden = 'People are judging.';
@@ -301,7 +301,7 @@ def test_a_labeller_reads_why_no_texts_are_scored_now_and_the_operator_can_go_on
     assert run(code) == [["People are judging.", False], ["", True], ["", True]]
 
 
-def test_in_a_demo_only_the_operator_is_offered_to_label_two_answers(run):
+def test_a_demo_offers_chat_pairs_to_the_operator_only(run):
     code = """
       const options = {
         project: 1, temperature: 1, max_new_tokens: 8, models: [['base', 'base'], ['run/1', 'run 1']], system_prompt: '',
@@ -330,7 +330,7 @@ def test_in_a_demo_only_the_operator_is_offered_to_label_two_answers(run):
     assert run(code) == [[True, False], [False, True], [False, True]]
 
 
-def test_a_name_that_is_being_typed_stays_when_another_run_is_ticked(run):
+def test_ticking_a_run_keeps_a_name_being_typed(run):
     code = """
       const run = (id) => ({
         id, name: `run ${id}`, outside_file: '', algorithm: 'ppo', status: 'done', step: 4, total_steps: 4, message: '',
@@ -355,7 +355,7 @@ def test_a_name_that_is_being_typed_stays_when_another_run_is_ticked(run):
     assert run(code) == ["a longer name", False]
 
 
-def test_a_button_of_the_measured_lengths_keeps_the_focus(run):
+def test_length_buttons_keep_the_focus(run):
     code = """
       const states = ['absent', 'starting', 'alive'];
       let asked = 0;

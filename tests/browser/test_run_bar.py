@@ -37,7 +37,7 @@ def test_the_list_of_runs_offers_the_recorded_run(lab, run, open_page):
     screen, runs = page.locator(".lab-train"), control(page, "pick")
     expect(screen).to_have_attribute("data-run", str(run.id))
     runs.select_option("recorded")
-    expect(page.locator(BAND)).to_contain_text("it trains nothing")
+    expect(page.locator(BAND)).to_contain_text("a replay, not training")
     expect(page.locator(".lab-train .sample").first).to_be_visible()
     control(page, "replay-close").click()
     expect(screen).to_have_attribute("data-run", str(run.id))

@@ -60,7 +60,7 @@ def test_the_values_are_those_of_the_newest_step(lab, db, run, open_page):
     expect(term).to_be_focused()  # only the numbers are drawn again
 
 
-def test_a_key_of_whoever_presents_presses_no_button(lab, run, open_page):
+def test_keys_of_a_presenter_press_no_button(lab, run, open_page):
     """Space and Enter, the keys of a presenter's remote, act on the button with the focus."""
     page = open_stage(lab, open_page)
     expect(page.locator(".lab-stage")).to_be_focused()

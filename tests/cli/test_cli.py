@@ -350,7 +350,7 @@ def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "shown"), [("x\ud800", "x\\ud800"), ("naïve 😀", "na\\xefve \\U0001f600")])
-def test_what_the_terminal_cannot_show_is_escaped(tmp_path, monkeypatch, name, shown):
+def test_unencodable_characters_are_escaped(tmp_path, monkeypatch, name, shown):
     """A lone surrogate, which no encoding has, and a terminal in ASCII."""
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "q", "chosen": "a", "rejected": "b", name: "y"}))

@@ -100,7 +100,7 @@ def test_stopping_at_any_time_keeps_the_expectation():
     assert 0.01 < np.isfinite(stopped).mean() <= 1 / 1.2
 
 
-def test_an_opponent_that_earlier_answers_choose_keeps_the_expectation():
+def test_an_adaptive_choice_of_opponent_keeps_the_expectation():
     """All sequences of 10 even answers; who has won the most answers so far is asked about, the base if both are equal."""
     values = []
     for sequence in itertools.product([False, True], repeat=10):

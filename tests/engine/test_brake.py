@@ -217,7 +217,7 @@ def test_the_compared_checkpoint_stays_until_people_prefer_the_policy_to_it(aske
     ([(5, False), (15, False)], {"step": 15, "several": 1}),
     ([(5, False)] + [(None, False)] * 9 + [(15, None)] * 9, {"step": 5}),  # the base, ties
 ])  # fmt: skip
-def test_the_checkpoint_with_the_evidence_is_named(asked, expected):
+def test_preferred_checkpoint(asked, expected):
     answers = [
         LiveAnswer(i, 1, Opponent.BASE if step is None else Opponent.BEST, step, won)
         for i, (step, won) in enumerate(asked)
@@ -225,7 +225,7 @@ def test_the_checkpoint_with_the_evidence_is_named(asked, expected):
     assert quality.preferred_checkpoint(answers) == expected
 
 
-def test_the_reason_of_a_pause_says_whose_texts_people_prefer():
+def test_pause_text():
     assert pause_text({"brake": "base"}) == "people prefer the texts of the base model"
     assert pause_text({"brake": "best", "step": 5}) == "people prefer the texts of step 5"
     assert pause_text({"brake": "best", "step": 5, "several": 1}) == (
@@ -249,7 +249,7 @@ def test_an_older_pair_that_is_answered_late_does_not_bring_its_checkpoint_back(
     ([(5, False)] * 20 + [(5, True)] * 10, False),  # 10 of the last 20
     ([(5, True)] * 20 + [(5, False)] * 11, True),
 ])  # fmt: skip
-def test_to_whom_the_policy_loses_now(asked, expected):
+def test_loses_to(asked, expected):
     answers = [
         LiveAnswer(i, 1, Opponent.BASE if step is None else Opponent.BEST, step, won)
         for i, (step, won) in enumerate(asked)

@@ -71,7 +71,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("head", [1, 2])
-def test_an_engine_that_ends_between_a_head_and_its_step_changes_no_number(lab, monkeypatch, head):
+def test_an_exit_between_a_head_and_its_step_changes_no_number(lab, monkeypatch, head):
     run_id, heads = start(lab), []
     home = shutil.copytree(lab.folder, lab.folder.with_name("plain"))
     other = Lab(home)

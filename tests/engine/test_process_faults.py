@@ -92,7 +92,7 @@ def test_kill_9_at_ten_random_moments_changes_no_number_and_loses_no_label(home,
 
 
 @pytest.mark.slow
-def test_a_run_and_a_chat_wait_while_another_process_writes_for_long(home, reward_model_id):
+def test_a_run_and_a_chat_wait_for_a_long_write(home, reward_model_id):
     run, job = home.run(reward_model_id, steps=40)
     home.await_steps(run, 1)
     chat = home.submit(

@@ -157,7 +157,7 @@ def test_the_first_pairs_are_stored_before_the_others_are_sampled(fresh, tmp_pat
     assert texts_of(pairs) == texts_of(at_once)
 
 
-def test_the_progress_of_pairs_is_that_of_their_tokens(fresh, monkeypatch):
+def test_progress_of_pairs_counts_tokens(fresh, monkeypatch):
     """Two pairs are sampled first, then five, each batch in two rounds of 16 tokens."""
     original, fractions = pairs_module.sample, []
 

@@ -76,7 +76,7 @@ def test_stop_resume_and_engine_exit_repeat_the_curve_with_its_settings(lab, at)
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_stopped_run_stays_so_if_its_engine_ends_before_that_is_stored(lab, at, monkeypatch, is_resumed):
+def test_a_stop_survives_an_exit_before_it_is_stored(lab, at, monkeypatch, is_resumed):
     def killed(*_):
         raise Killed
 
@@ -99,7 +99,7 @@ def test_a_stopped_run_stays_so_if_its_engine_ends_before_that_is_stored(lab, at
     assert get_run(lab.db, run_id).status is RunStatus.DONE
 
 
-def test_a_resumed_run_keeps_the_prompts_it_began_with(lab, at):
+def test_a_resumed_run_keeps_its_prompts(lab, at):
     """An import adds prompts while it is stopped, and texts are no longer sampled for one of its own."""
     plain, run_id = lab.run(), lab.run()
     lab.train(plain)
@@ -254,7 +254,7 @@ def test_a_reward_training_is_cancelled_in_any_stage(lab, monkeypatch):
     assert lab.train_reward(**config).status is JobStatus.DONE
 
 
-def test_a_reward_training_that_is_cancelled_while_its_files_are_written_stores_nothing(lab, monkeypatch):
+def test_cancelling_while_files_are_written_stores_no_reward_model(lab, monkeypatch):
     before, save = reward_models(lab.db, lab.project.id), job_handlers._save_reward_model
     folders = sorted((lab.folder / "reward_models").iterdir())
 
@@ -268,7 +268,7 @@ def test_a_reward_training_that_is_cancelled_while_its_files_are_written_stores_
     assert sorted((lab.folder / "reward_models").iterdir()) == folders
 
 
-def test_a_reward_training_whose_engine_ends_before_its_result_is_stored_is_not_repeated(lab, monkeypatch):
+def test_reward_training_is_not_repeated_after_a_late_exit(lab, monkeypatch):
     def killed(*_):
         raise Killed
 

@@ -374,7 +374,7 @@ time.sleep(120)
 """
 
 
-def test_a_process_ends_with_another_one_and_not_with_a_step_of_the_clock():
+def test_a_bound_process_ends_with_the_other_and_ignores_clock_steps():
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     identity = json.dumps(dataclasses.asdict(engine_process._identity(other.pid)))
     bound = subprocess.Popen([sys.executable, "-c", BOUND, identity], stdout=subprocess.PIPE, text=True)

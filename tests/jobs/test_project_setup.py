@@ -162,7 +162,7 @@ def test_a_refused_project_is_not_created(db, tmp_path):
     assert projects(db) == []
 
 
-def test_a_project_has_its_settings_from_the_first_write_on(db, monkeypatch):
+def test_a_project_is_stored_together_with_its_settings(db, monkeypatch):
     """The second one fails, for example because the database is busy."""
     write, count = db.write, []
 

@@ -93,7 +93,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("failure", [OSError("no space"), Killed()])
-def test_an_erasure_that_ends_at_a_file_can_be_repeated(
+def test_erasure_can_be_repeated_after_a_file_failed(
     db: Database, home: Path, lab: int, failure: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

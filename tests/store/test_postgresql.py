@@ -29,7 +29,7 @@ def test_a_read_has_one_snapshot(db: Database) -> None:
     assert db.fetch(query).scalars().all() == ["ui"]
 
 
-def test_a_writer_that_waited_too_long_knows_that_the_database_is_busy(db: Database, home: Path) -> None:
+def test_a_writer_that_waited_too_long_gets_a_busy_error(db: Database, home: Path) -> None:
     with (
         Database.open(home, busy_timeout_s=0.2) as other,
         db.write(),

@@ -129,7 +129,7 @@ def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: C
         assert conn.exec_driver_sql("SELECT count(*) FROM pairs").scalar() == 1
 
 
-def test_answer_settings_change_together_with_the_features_that_depend_on_them(
+def test_answer_settings_and_features_change_together(
     db: Database, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

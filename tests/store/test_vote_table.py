@@ -47,7 +47,7 @@ def rows(table):
     return votes_, list(pairs)
 
 
-def test_a_pair_that_comes_while_votes_are_read_is_read_once(db, project, make_pairs, monkeypatch):
+def test_a_pair_added_during_a_read_is_read_once(db, project, make_pairs, monkeypatch):
     read_pairs, made = vote_table._Reader._read_pairs, make_pairs(2)
 
     def and_one_more(*args):

@@ -33,8 +33,8 @@ def test_a_clear_preference_is_not_called_chance():
 def test_no_difference_found_means_none_or_too_few_pairs():
     names = ["base model", "run 1, step 40"]
     few, many, none = ChoiceCounts(8, 10, 0), ChoiceCounts(98, 102, 0), ChoiceCounts(1, 1, 0)
-    assert preference_sentence(few, names).endswith("This may be chance: 50 %, no preference, is in the interval.")
-    assert preference_sentence(many, names).endswith("in the interval. If there is a difference, it is small.")
+    assert preference_sentence(few, names).endswith("This may be chance: the interval contains 50 %, no preference.")
+    assert preference_sentence(many, names).endswith("no preference. If there is a difference, it is small.")
     assert preference_sentence(none, names) == ("like both equally often: 1 of 2 decided pairs each.")
 
 
@@ -84,7 +84,7 @@ def test_several_people_have_an_interval_over_pairs():
     pairs = [ChoiceCounts(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [ChoiceCounts(0, 0, 3)]
     assert group_preference_sentence(pairs, names) == (
         "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 "
-        "ties. This may be chance: 50 %, no preference, is in the interval."
+        "ties. This may be chance: the interval contains 50 %, no preference."
     )
     swapped = [ChoiceCounts(second, first, ties) for first, second, ties in pairs]
     assert group_preference_sentence(swapped, names).startswith("like the base model more often: 21 of 30")
@@ -111,9 +111,9 @@ def test_the_higher_score_is_the_reward_models_choice(scores, choice):
         (11, 1, "People prefer what this reward model prefers", "PPO can follow it"),
         (1, 11, "People do not prefer", "Label more pairs"),
         (52, 48, "People do not prefer", "Label more pairs"),  # 62 % at most
-        (8, 4, "There are too few answers", "So far it looks like yes: start PPO"),
-        (6, 6, "There are too few answers", "So far it looks like no: label more pairs"),
-        (0, 0, "There are too few answers", "So far it looks like no: label more pairs"),
+        (8, 4, "There are too few answers", "So far it seems so: start PPO"),
+        (6, 6, "There are too few answers", "So far it seems not: label more pairs"),
+        (0, 0, "There are too few answers", "So far it seems not: label more pairs"),
     ],
 )
 def test_a_check_says_what_its_answers_mean_for_ppo(wins, losses, beginning, advice):

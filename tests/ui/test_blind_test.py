@@ -102,7 +102,7 @@ def test_a_judge_sees_texts_without_names_and_then_the_result(ctx, started_test)
     assert answers(ctx.db, started_test.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
     assert done["sentences"] == [
         "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 16 to 100 %), 1 tie. This "
-        "may be chance: 50 %, no preference, is in the interval.",
+        "may be chance: the interval contains 50 %, no preference.",
         "On the same pairs reward model 1 likes both equally often: 1 of 2 decided pairs each, 1 tie.",
         "Of the pairs that both you and it decided, you agreed on 1 of 2.",
     ]
@@ -136,7 +136,7 @@ def test_several_people_and_one_who_stops(ctx, started_test, monkeypatch):
     stopped = answer(ctx, "eve", test_id=started_test.id, choice="stop")
     assert stopped["sentences"][:2] == [
         "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 3 to 100 %). This may be "
-        "chance: 50 %, no preference, is in the interval.",
+        "chance: the interval contains 50 %, no preference.",
         "All 3 people together like run 1, step 40 more often: 4 of 6 decided answers to 3 pairs (67 %; too few "
         "pairs for an interval, which needs 5), 1 tie.",
     ]

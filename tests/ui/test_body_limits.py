@@ -288,7 +288,7 @@ async def read_whole(scope, receive, send):
     await PlainTextResponse("read")(scope, receive, send)
 
 
-def test_a_body_that_does_not_end_is_refused_after_a_time(tmp_path, monkeypatch):
+def test_slow_bodies_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(body_limits, "BODY_S", 0.2)
     limits = BodyLimits(read_whole, lambda _: False, tmp_path)
     assert asyncio.run(answered(limits, [b"x" * MB])) == 200
@@ -297,7 +297,7 @@ def test_a_body_that_does_not_end_is_refused_after_a_time(tmp_path, monkeypatch)
     assert limits.waiting.count == 0
 
 
-def test_a_stream_that_is_read_long_after_its_request_is_not_ended(tmp_path, monkeypatch):
+def test_streams_without_a_body_have_no_time_limit(tmp_path, monkeypatch):
     """Of a request without a body, whose reply waits until the client disconnects."""
     monkeypatch.setattr(body_limits, "BODY_S", 0.0)
 
@@ -310,7 +310,7 @@ def test_a_stream_that_is_read_long_after_its_request_is_not_ended(tmp_path, mon
     assert asyncio.run(answered(BodyLimits(stream, lambda _: False, tmp_path), [])) == 200
 
 
-def test_long_bodies_share_a_room_and_short_ones_need_none(tmp_path, monkeypatch):
+def test_only_long_bodies_share_the_memory_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(body_limits, "MAX_WAITING_BYTES", 2 * MB)
 
     async def at_once():

@@ -178,7 +178,7 @@ def test_nobody_else_reads_stops_deletes_or_labels_an_answer(ctx, screen, act_as
     assert len(screen.answers({"jobs": jobs})) == 2
 
 
-def test_in_demo_mode_only_the_operator_makes_pairs_of_what_people_write(ctx, screen, monkeypatch):
+def test_in_demo_mode_only_the_operator_makes_chat_pairs(ctx, screen, monkeypatch):
     jobs, demo = answered(ctx, screen), ctx.with_demo(DemoConfig())
     of_demo, pairs_before = requests_of(demo, chat.api), count_pairs(ctx.db, ctx.project.id)
     assert "only the operator can make a pair" in of_demo.make_pair({"jobs": jobs})["error"]

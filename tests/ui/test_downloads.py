@@ -71,11 +71,11 @@ def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, cre
 
 
 @pytest.mark.parametrize("kind", ["labels", "dataset"])
-def test_the_page_says_that_texts_in_a_csv_may_be_formulas(ctx, create, kind):
+def test_csv_exports_warn_about_formulas(ctx, create, kind):
     """They are training data, so no apostrophe is put before them (tests/exporters/test_round_trip.py)."""
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
     notes = {file_format: create(ALL_LABELS, kind=kind, format=file_format)["note"] for file_format in ("csv", "jsonl")}
-    assert "A spreadsheet takes one that begins with =, +, - or @ for a formula" in notes["csv"]
+    assert "A spreadsheet reads one that begins with =, +, - or @ as a formula" in notes["csv"]
     assert "formula" not in notes["jsonl"]
 
 

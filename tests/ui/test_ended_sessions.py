@@ -69,7 +69,7 @@ def test_every_login_session_is_listed(access, web, tmp_path, visitor):
     assert key[16:] == f" {visitor.name}"
 
 
-def test_log_outs_of_others_never_bring_a_session_back(access, web, tmp_path):
+def test_log_outs_of_others_never_restore_a_session(access, web, tmp_path):
     copied = access.cookie_value(OPERATOR)
     access.end_session(Request(access, copied))
     others = [access.cookie_value(ANN) for _ in range(250)]
@@ -81,7 +81,7 @@ def test_log_outs_of_others_never_bring_a_session_back(access, web, tmp_path):
         assert [role_of(lab, cookie) for cookie in (copied, *others)] == [lab.default_role] * 251
 
 
-def test_one_log_out_too_many_ends_all_sessions_of_that_name_alone(clock, tmp_path):
+def test_the_101st_log_out_ends_all_sessions_of_its_name(clock, tmp_path):
     sessions = EndedSessions(tmp_path / "list.json")
     for i in range(100):
         sessions.add(f"{i}", "Ann", MONTH_S)

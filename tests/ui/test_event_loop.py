@@ -73,7 +73,7 @@ def cookies_of(lab, role):
 
 
 @pytest.mark.parametrize("role", [None, Role.LABELLER, Role.OPERATOR])
-def test_every_route_leaves_the_database_and_the_disk_to_a_thread(lab, app, blocking_calls, role):
+def test_no_route_blocks_the_event_loop(lab, app, blocking_calls, role):
     web = TestClient(app, base_url="http://lab.example", follow_redirects=False)
     cookies, asked = cookies_of(lab, role), set()
 

@@ -134,7 +134,7 @@ def test_a_run_is_watched_then_compared(ctx, status, step, expected):
     assert shown(ctx) == expected
 
 
-def test_a_run_that_does_not_train_is_not_said_to_be_watched(ctx):
+def test_hint_for_each_status_of_a_run(ctx):
     add_model(ctx)
     run = add_run(ctx, RunStatus.RUNNING, 7)
     hints = {}
@@ -145,7 +145,7 @@ def test_a_run_that_does_not_train_is_not_said_to_be_watched(ctx):
     assert hints == {
         RunStatus.RUNNING: ["Watch the curves, and how the samples change."] * 2,
         RunStatus.QUEUED: ["The line above its curves says what it waits for."] * 2,
-        RunStatus.PAUSED: ["Press Resume when it may go on.", "It waits until the operator resumes it."],
+        RunStatus.PAUSED: ["Press Resume to continue it.", "It waits until the operator resumes it."],
     }
 
 
@@ -239,7 +239,7 @@ def test_the_guide_names_only_buttons_that_its_visitor_has(ctx):
         for role, is_demo in has:
             annotator = "" if role is Role.VIEWER else "ann"
             view = guide_view(progress, role, annotator, is_demo=is_demo)
-            named[role, is_demo].update(re.findall("Press (.+?)(?: when|[.])", view["hint"]))
+            named[role, is_demo].update(re.findall("Press (.+?)(?: to|[.])", view["hint"]))
             assert view["present"] in view["steps"]
     assert named == has
 

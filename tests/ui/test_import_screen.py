@@ -70,7 +70,7 @@ def test_processes_read_and_import(screen_and_processes, upload):
     assert done["message"].startswith("Imported: 2 votes from my votes.jsonl, on ")
 
 
-def test_nothing_is_imported_into_another_project_than_that_of_the_preview(screen, ctx, upload):
+def test_import_is_refused_if_another_project_was_opened(screen, ctx, upload):
     request = upload(ROWS) | MAPPED
     project = screen.preview(request)["project"]
     assert project == ctx.project.id

@@ -173,7 +173,7 @@ def test_states_of_the_brake(ctx, run, opponent, choice, state, text, step):
     assert brake_view(ctx.db, run) == {"state": state, "text": text, "step": step}
 
 
-def test_the_brake_names_the_checkpoint_that_won_not_the_newest_one_compared(ctx, run):
+def test_the_brake_names_the_winning_checkpoint(ctx, run):
     """After two wins against step 9 the defeats against step 5 suffice. After the stop, answers say nothing more."""
     for step, choice, count in ((5, Choice.SECOND, 12), (9, Choice.FIRST, 2), (5, Choice.SECOND, 20)):
         for _ in range(count):
@@ -186,7 +186,7 @@ def test_the_brake_names_the_checkpoint_that_won_not_the_newest_one_compared(ctx
     assert brake_view(ctx.db, run) == shown
 
 
-def test_the_brake_says_where_several_checkpoints_won(ctx, run):
+def test_the_brake_says_if_several_checkpoints_won(ctx, run):
     for step in (5, 9) * 9:
         vote(ctx, add_pair(ctx, run, Opponent.BEST, step), Choice.SECOND)
     text = "0 of 16 for the policy. People prefer the texts of earlier checkpoints, most often those of step 9."

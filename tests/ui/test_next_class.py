@@ -105,7 +105,7 @@ def test_nothing_changes_without_a_choice_and_only_the_operator_chooses(lab, cal
     assert (projects(lab.db), lab.access.join_code) == (before, code)
 
 
-def test_names_are_free_again_in_a_new_class_unless_two_people_share_one(lab, calls):
+def test_a_new_class_shows_names_without_numbers(lab, calls):
     """Votes keep the stored name. "Team 2" is a name of its own, because nobody is called "Team"."""
 
     def shown(*present):

@@ -95,13 +95,13 @@ def test_a_path_that_nobody_listed_is_closed(lab, path):
         "h", "hf://x/y", "%0ahttp://evil.example/x",
     ],
 )  # fmt: skip
-def test_only_files_of_this_computer_are_asked_for(lab, address):
+def test_addresses_are_not_fetched(lab, address):
     """Gradio fetches an address that it gets in place of a path, and replies with what comes, as a page of the lab."""
     assert not is_open(lab[1], f"/gradio_api/file={address}")
 
 
 @pytest.mark.parametrize("path", ["/tmp/gradio/plot.js", "C:/Users/ann/plot.js", "C:%5CUsers%5Cann%5Cplot.js"])
-def test_a_file_of_this_computer_is_asked_for(lab, path):
+def test_local_files_are_open(lab, path):
     assert is_open(lab[1], f"/gradio_api/file={path}?v=1")
 
 

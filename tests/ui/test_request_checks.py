@@ -146,7 +146,7 @@ def test_a_long_structure_is_refused_before_it_is_parsed(monkeypatch, body):
         ),
     )
 )
-def test_what_strings_contain_does_not_count(value):
+def test_contents_of_strings_do_not_count(value):
     limit = json.dumps([value, "," * 20_000, "[" * 20_000, '\\"' * 6_000, "{" * 20_000])
     assert parse_json(limit.encode())[0] == value
 

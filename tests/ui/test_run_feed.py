@@ -340,7 +340,7 @@ def test_a_page_that_fell_behind_is_sent_a_bounded_number_of_points_of_a_curve(c
     assert max(later - at for at, later in itertools.pairwise(steps)) <= 4  # thinned evenly, without a gap
 
 
-def test_a_paused_run_can_be_switched_to_a_reward_model_that_is_trained_meanwhile(ctx):
+def test_a_paused_run_offers_new_reward_models(ctx):
     run, feed, page = a_run(ctx), new_feed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
     follow(page, feed.poll(page["query"]))

@@ -28,7 +28,7 @@ COMPARISON = {"models": ["base"], "samples": 1, "seed": 7, "temperature": 0.8, "
 
 @pytest.fixture
 def models(ctx):
-    """Two reward models; none of the requests below names the one that a test was scored by."""
+    """Two reward models; the tests below are scored by neither."""
     snapshot = LabelSnapshot((), "", Source.HUMAN)
     return [add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=snapshot).id for _ in "ab"]
 
@@ -46,7 +46,7 @@ def visitor(ctx, monkeypatch):
 
 @pytest.fixture
 def refusals(ctx, calls, models):
-    """refusals(): what this visitor reads who has a text of their own scored, by either model, in the text or in the prompt."""
+    """refusals(): the errors for this visitor's requests to score a text, by either model, as the text or in the prompt."""
 
     def ask():
         explain, sample = calls(reward, ctx).explain, calls(compare, ctx).sample
@@ -79,7 +79,7 @@ def assert_open(ctx, calls, visitor, refusals):
     assert calls(reward, ctx).state({})["scores_hidden"] == ""
 
 
-def test_while_a_blind_test_is_open(ctx, calls, models, visitor, refusals):
+def test_scores_are_hidden_during_a_blind_test(ctx, calls, models, visitor, refusals):
     """Also one that no reward model scored, and an older one than the newest."""
     test = start(ctx, reward_model_id="")
     finish_jobs(ctx, test, texts=(BASE, RUN))
@@ -96,7 +96,7 @@ def test_a_blind_test_without_texts_hides_nothing(ctx, calls, models, visitor, r
     assert_open(ctx, calls, visitor, refusals)
 
 
-def test_until_all_texts_of_a_tournament_are_in_its_ranking(ctx, calls, models, visitor, refusals, monkeypatch):
+def test_scores_are_hidden_until_a_tournament_is_ranked(ctx, calls, models, visitor, refusals, monkeypatch):
     request = {"contestants": ["base/best/4", "base"], "prompts": 2, "max_new_tokens": 4, "reward_model_id": models[0]}
     begun = tournament.submit_tournament(ctx, parse_payload(tournament.StartTournamentPayload, request))
     queue.claim(ctx.db, [JobKind.TOURNAMENT], engine_process.record_heartbeat(ctx.db, "x"))
@@ -117,7 +117,7 @@ def test_until_all_texts_of_a_tournament_are_in_its_ranking(ctx, calls, models, 
     assert_open(ctx, calls, visitor, refusals)
 
 
-def test_while_pairs_of_a_run_are_judged(ctx, calls, models, visitor, refusals):
+def test_scores_are_hidden_while_pairs_of_a_run_are_judged(ctx, calls, models, visitor, refusals):
     """A run without pairs hides nothing."""
     config = PolicyConfig().to_dict()
     run = create_run(ctx.db, ctx.project.id, models[0], "r", config=config, manifest={}, total_steps=40)
@@ -130,7 +130,7 @@ def test_while_pairs_of_a_run_are_judged(ctx, calls, models, visitor, refusals):
     assert_open(ctx, calls, visitor, refusals)
 
 
-def test_the_scores_of_a_pair_that_contains_a_typed_text(ctx, calls, models, visitor, monkeypatch):
+def test_scores_of_pairs_with_typed_texts(ctx, calls, models, visitor, monkeypatch):
     """After a vote on it the page shows its scores, but not now: somebody may have written a text of a blind pair into it."""
     sampled = newest_pairs(ctx.db, ctx.project.id, 1)[0]
     answer = cast_vote(ctx.db, Vote("u", sampled.id, "bob", Source.HUMAN, Choice.FIRST, True))

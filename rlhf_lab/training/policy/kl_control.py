@@ -91,9 +91,9 @@ class KLControl:
     def set_budget(self, budget: float) -> None:
         """Change the budget of a control that has one. budget: nats per sequence, > 0.
 
-        A budget that falls below the KL that was reached stays at KL_BUDGET_TOLERANCE times its average: forced back, the policy
-        would lose what it has learned. Without this factor the budget would follow the lowest of many measured averages, whose
-        errors alone would then raise beta from step to step.
+        A budget that falls below the KL that was reached stays at KL_BUDGET_TOLERANCE times the average KL: forced back, the
+        policy would lose what it has learned. Without this factor the budget would follow the lowest of many measured averages,
+        whose errors alone would then raise beta from step to step.
         """
         self.budget = max(budget, min(KL_BUDGET_TOLERANCE * self.average, self.budget))
 

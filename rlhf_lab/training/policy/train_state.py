@@ -54,8 +54,8 @@ class TrainState:
     `current_value`. score_moments: running mean and variance of the scores. episodes: responses trained on so far. rounding:
     what rounding adds to the KL of an update, nats per token, None before it is measured. attribute_refit: of a reward model that
     ignores attributes. live: the heads of a live run. chosen_texts: the texts that the last round of rejection sampling chose;
-    for dpo, the responses of all rounds that edited answers are preferred to. interrupted_s: seconds that on_progress took for
-    other work, and in pauses.
+    for dpo, the responses of all rounds that edited answers are preferred to. interrupted_s: seconds that on_progress spent on
+    other work and in pauses.
     """
 
     config: PolicyConfig

@@ -9,13 +9,13 @@ from pathlib import Path
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.errors import StoreError
 
-#: Log-outs of one name that are listed one by one, while their cookies are valid. The next one ends all sessions of the name.
+#: Log-outs of one name that are listed individually while their cookies are valid. The next one ends all sessions of the name.
 MAX_SESSIONS_OF_NAME = 100
 
 
 class EndedSessions:
-    """When sessions ended; kept in a file until their cookies expire, and never dropped before. Only who has logged in can add
-    one, so the list has at most MAX_SESSIONS_OF_NAME entries for each person, account and line of the password file.
+    """When sessions ended, kept in a file until their cookies expire. Only people who have logged in can add one, so the list has
+    at most MAX_SESSIONS_OF_NAME entries for each person, account and line of the password file.
 
     path: the file; None keeps them in memory only.
     """

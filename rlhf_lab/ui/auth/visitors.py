@@ -165,8 +165,8 @@ class Access:
         return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor), session], COOKIE_PREFIX)
 
     def end_session(self, request: Request) -> None:
-        """End the session of the request's login cookie, also for copies of the cookie. A page cookie has no session that could
-        be ended, because everybody gets as many as they want. Raises StoreError if that cannot be recorded."""
+        """End the session of the request's login cookie, also for copies of the cookie. A page cookie is not
+        listed, because everybody gets as many as they want. Raises StoreError if that cannot be recorded."""
         values = self.verify(request.cookies.get(self.login_cookie_name) or "", COOKIE_PREFIX)
         if values is None:
             return
@@ -185,7 +185,7 @@ class Access:
         return verified and verified[0]
 
     def _verify(self, token: str, purpose: str, max_age_s: float) -> tuple[list[str], float] | None:
-        """As `verify`, with the time of signing (seconds since 1970, without a fraction)."""
+        """As `verify`, with the time of signing (whole seconds since 1970)."""
         if not token.isascii():
             return None
         try:

@@ -239,8 +239,8 @@ def reward_model_and_judge(row: ListedRewardModel) -> Scorer:
 
 
 def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:
-    """Submit one COMPLETE job per column, which belongs to the annotator. Raises LabError, also for scores of
-    texts with a prompt of one's own when `check_may_score` does."""
+    """Submit one COMPLETE job per column, which belongs to the annotator. Raises LabError, also where
+    `check_may_score` forbids scores for a prompt of one's own."""
     if not payload.prompt.strip() or len(payload.prompt) > MAX_PROMPT_CHARS:
         raise FieldError("prompt", f"Prompt: write 1 to {MAX_PROMPT_CHARS:,} characters.")
     if payload.reward_model_id and payload.prompt not in (

@@ -15,8 +15,8 @@ const NOT_OF_PAIR = { deletion_note: null, others_progress: null, answers_note: 
 
 // A subclass creates the card, and draws by content(), drawControls() and drawOthers().
 export class BlindPairs {
-  // name: prefix of data-do and of storage keys; idName: a key in a request's payload; unit: what the operator chooses
-  // the number of; api: get_state, answer and the operator's requests; choiceByKey: further keys.
+  // name: prefix of data-do and of storage keys; idName: a key in a request's payload; unit: what the operator's
+  // number counts; api: get_state, answer and the operator's requests; choiceByKey: further keys.
   /** @param {{name: string, idName: string, unit: string, api: any, choiceByKey?: Record<string, string>}} options */
   constructor({ name, idName, unit, api, choiceByKey = {} }) {
     this.name = name;
@@ -46,7 +46,7 @@ export class BlindPairs {
       this.answer(choice);
     });
     window.addEventListener('resize', () => this.fitTexts());
-    new ResizeObserver(() => this.fitTexts()).observe(this.stage); // it comes on screen
+    new ResizeObserver(() => this.fitTexts()).observe(this.stage); // when it comes on screen
     showNotice(this.notice, getItem(this.noticeKey()));
   }
 

@@ -139,7 +139,7 @@ def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | N
     advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
     return (
         "There are too few answers to tell whether people prefer what this reward model prefers: even a perfect one would "
-        f"win only about four of five pairs. So far it looks like {'yes' if leans else 'no'}: {advice}."
+        f"win only about four of five pairs. So far it seems {'so' if leans else 'not'}: {advice}."
     )
 
 
@@ -270,7 +270,7 @@ def outcome_sentence(
         share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
         if low <= 0.5:
             chance_note = (
-                f" This may be chance: 50 %, no preference, is in the interval.{no_difference_note(low, high)}"
+                f" This may be chance: the interval contains 50 %, no preference.{no_difference_note(low, high)}"
             )
     return f"{verb} {_with_article(winner)} more often: {wins} of {decided} {unit} ({share}){ties}.{chance_note}"
 

@@ -1,7 +1,7 @@
 """Who may have texts of their own scored, and when.
 
-Policies and the best of n texts have high scores by every reward model of the project. Whoever can have both texts of a blind
-pair scored therefore knows, mostly, which model wrote which.
+Texts of policies, and the best of n texts, score high by every reward model of the project. So the scores of both texts of a
+blind pair mostly reveal which model wrote which.
 """
 
 from rlhf_lab.common.enums import JobStatus

@@ -26,7 +26,7 @@ export function shortestRow(rows) {
 }
 
 /**
- * A caption up to its first explanation; of a warning also the explanation, without advice.
+ * A caption without its explanation; a warning keeps the explanation, but not the advice.
  * @param {{ level: string, message: string }} verdict
  */
 export function stageCaption({ level, message }) {

@@ -89,7 +89,7 @@ const allTokens = ({ view }) =>
 const clippedTokens = (state, material) =>
   allTokens(material).filter(({ ratio, advantage }) => isClipped(ratio, advantage, 10 ** state.exponent));
 
-// Of a token that was written, so never 0.
+// The probability of a token that was written, which is never 0.
 const chance = (share) => (share < 0.005 ? 'below 1 %' : formatPercent(share));
 
 function clipChart(sign, { exponent }, material) {
@@ -124,7 +124,7 @@ const clipping = {
     'PPO (proximal policy optimisation) uses old texts for several updates. Each token has its ratio w: how ' +
       'much likelier it is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
     'PPO takes the smaller of w·A and the same with w held within 1 ± ε (cliprange). A good token (A ' +
-      'above 0) is pushed no more above 1 + ε, a bad one below 1 − ε. It may return.',
+      'above 0) is pushed no further above 1 + ε, a bad one below 1 − ε. It may return.',
   ],
   question: 'Set ε so that few tokens, but some, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
@@ -235,8 +235,8 @@ const value = {
   text: [
     'The value function is trained to hit its target T: the advantage plus the old guess. The value loss is half the ' +
       'squared distance. If it falls, the guesses improve, and so do the advantages.',
-    'Like the policy it should not jump. A second loss holds the guess within c (the setting cliprange_value) of the ' +
-      'old one. The larger of the two counts: past c a further step gains nothing.',
+    'Like the policy, it should not jump. A second loss holds the guess within c (the setting cliprange_value) of ' +
+      'the old one. The larger of the two counts: past c a further step gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
   formula: '½ max((V − T)², (clip(V, V_old ± c) − T)²)',

@@ -67,8 +67,8 @@ class ErasePayload(Payload):
 
 
 class PeopleState(TypedDict):
-    """present: the names of those who are connected. shown_names: `shown_names`. has_agreement: whether this visitor may see how
-    often people agree."""
+    """present: the names of those who are connected. shown_names: see `presence.shown_names`. has_agreement: whether this
+    visitor may see how often people agree."""
 
     project: int
     you: PageVisitor
@@ -244,7 +244,8 @@ def next_class(ctx: Context, payload: NextClassPayload) -> Message:
             if payload.stop_training and job.project_id is not None:
                 cancel_training(ctx.db, job.project_id, job.id)
                 done.append(
-                    "The training of a reward model is cancelled; Train reward model in its project begins it again."
+                    "The training of a reward model is cancelled. To begin it again, press Train reward model in its "
+                    "project."
                 )
     return {"message": " ".join(done) or "Nothing was changed."}
 

@@ -131,7 +131,7 @@ class InstantAccuracy(TypedDict):
 
 class RewardState(TypedDict):
     """What changes while the screen is open; models: the newest first. default_id: of the one that a new run learns from; it is
-    shown first. scores_hidden: `why_not_scored`."""
+    shown first. scores_hidden: see `why_not_scored`."""
 
     project: int
     models: list[ModelSummary]

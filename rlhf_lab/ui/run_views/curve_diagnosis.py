@@ -76,7 +76,7 @@ class Level(StrEnum):
 
 
 class Diagnosis(NamedTuple):
-    """message: the figures; for a warning or an alert after a colon the reason, and after that any advice."""
+    """message: the figures; in a warning or an alert a colon, the reason, and any advice follow."""
 
     level: Level
     message: str
@@ -307,7 +307,7 @@ def _reward_finding(
 ) -> Finding:
     """The finding for a reward that is too low, with the part that explains at least half of it, if there is one.
 
-    problem: why it is too low, which is said where no part explains it. amount: what a part contributes to `total`, which is
+    problem: what is wrong, for a reward that no part explains. amount: what a part contributes to `total`, which is
     negative.
     """
     parts = [part for part in trends.reward_parts if amount(part.trend) <= MAIN_PART * total]

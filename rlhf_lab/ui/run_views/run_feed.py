@@ -2,7 +2,7 @@
 
 The curves of a run are cached and extended, so that a poll takes as long at step 10,000 as at step 10, for any number of pages.
 The `epoch` identifies one uninterrupted history: it changes when steps were rolled back (a resume from an older checkpoint), and
-pages are then sent everything again ("reset"). So are pages that fell behind, such as those of a computer that slept.
+pages are then sent everything again ("reset"). So are pages that fell behind, for example because the computer slept.
 """
 
 import math
@@ -177,7 +177,7 @@ class CurveCache:
         return then
 
     def must_reset(self, epoch: str | None, after_step: int) -> bool:
-        """Whether a page that knows the points up to a step of an epoch gets all again."""
+        """Whether a page that has the points of an epoch up to a step is sent all points again."""
         return epoch != self.epoch or self.last_step - after_step > MAX_POINTS
 
     def points_since(self, after_step: int, *, full: bool) -> dict[str, list[JsonPoint]]:

@@ -70,8 +70,8 @@ class ExportRequest(Payload):
 
 
 CSV_NOTE = (
-    "Prompts and texts in the CSV are exactly as they were written. A spreadsheet takes one that begins with =, +, - or @ for a "
-    "formula: import these columns as text there."
+    "Prompts and texts in the CSV are exactly as they were written. A spreadsheet reads one that begins with =, +, - or @ as a "
+    "formula, so import these columns into it as text."
 )
 
 

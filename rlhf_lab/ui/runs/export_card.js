@@ -21,7 +21,7 @@ const LABEL_OPTIONS = [
     'rows',
     {
       training: 'for training, without ties',
-      votes: 'every vote, also ties',
+      votes: 'every vote, with ties',
       explicit: 'TRL, explicit prompt',
       implicit: 'TRL, implicit prompt',
       'explicit+chats': 'TRL, explicit, chats',

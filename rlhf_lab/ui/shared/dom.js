@@ -44,8 +44,8 @@ export const progressBar = (label, value, max = 100) =>
     class="lab-bar" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${value}
   ><i style="width: ${(100 * Math.min(value, max)) / Math.max(1, max)}%"></i></div>`;
 
-// Open a dialog over the page, in place of an open one of this name (a button was pressed twice); it is removed when it
-// closes, which Escape does too. Returns it.
+// Open a dialog over the page and return it. It replaces an open one of this name (a button was pressed twice), and is
+// removed when it closes, which Escape does too.
 export function openDialog(name, content) {
   /** @type {HTMLDialogElement | null} */ (document.querySelector(`dialog[aria-label="${name}"]`))?.close();
   const remove = ({ target }) => target.remove();
@@ -232,7 +232,7 @@ export function fitTextHeights(root, buttons, extra = null) {
   const rows = isStacked ? texts : texts.slice(0, 1);
   const textsHeight = rows.reduce((sum, node) => sum + node.getBoundingClientRect().height, 0);
   const top = root.getBoundingClientRect().top + window.scrollY;
-  // What is far down is scrolled to.
+  // People scroll to what is far down.
   const above = top < window.innerHeight / 2 ? -window.scrollY : root.getBoundingClientRect().top;
   const roomAbove = (last) => window.innerHeight - last.getBoundingClientRect().bottom + above + textsHeight - 6;
   const unusedByPrompt = prompt

@@ -140,7 +140,7 @@ def check_model(ctx: Context, model: str, *, with_step: bool = False) -> None:
 
 
 class LostJobError(LabError):
-    """A job that does not exist (any more), or belongs to somebody else: with the same words."""
+    """A job that does not exist (any more) or belongs to somebody else; both have the same message."""
 
     def __init__(self) -> None:
         super().__init__("This request does not exist or belongs to somebody else. Reload the page and try again.")
@@ -149,8 +149,8 @@ class LostJobError(LabError):
 def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     """A job of this kind that this person requested.
 
-    Raises LostJobError for every other number: it does not reveal which jobs exist. A page that waits for a result is told so as
-    for a job that failed, because it may have been deleted meanwhile, with its project or with an old chat.
+    Raises LostJobError for every other number: it does not reveal which jobs exist. To a page that waits for it, such a job is
+    reported as failed, because it may have been deleted meanwhile, with its project or as an old chat.
     """
     try:
         job = queue.get_job(ctx.db, job_id)

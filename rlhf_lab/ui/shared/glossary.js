@@ -1,7 +1,7 @@
 // @ts-check
-// Words and metrics that open their definition: on a click, a touch or the Enter key it stays, under a resting mouse or
-// where the Tab key has come it is a preview, which lets the mouse through. One card for all of them. Their
-// definitions are those of docs/METRICS.md and come with the header.
+// Words and metrics with a definition. A click, a touch or the Enter key opens it; a resting mouse or the Tab key shows
+// a preview, which does not take clicks. There is one card for all. The definitions are those of docs/METRICS.md and
+// come with the header.
 import { html } from './html.js';
 
 const MARGIN = 8; // pixels between the card, its word and the edge of the window

@@ -51,8 +51,8 @@ export function poll(element, update, ms) {
   return pollNow;
 }
 
-// What the lab says to requests that it refuses again and again, by the element that they are for; shown by the header
-// while the element is on screen, also if the lab answers other requests.
+// Why the lab refuses the repeated requests of an element. The header shows it while the element is on screen, also if
+// the lab answers other requests.
 const reasons = new Map();
 function showReason() {
   for (const element of reasons.keys()) if (!element.isConnected) reasons.delete(element);

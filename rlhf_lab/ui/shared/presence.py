@@ -56,7 +56,7 @@ PRESENCE = Presence()
 
 
 def shown_names(ctx: Context) -> dict[str, str]:
-    """The people whose names are shown without the number that was added for a person of another class, with these names."""
+    """By stored name, the names to show without a number that only sets them apart from people of other classes."""
     project = ctx.project.id
     return ctx.cache.get(
         ("shown names", project), SHOWN_NAMES_S, lambda: names_without_numbers(ctx.db, project, PRESENCE.names())

@@ -189,7 +189,7 @@ export class ReplayBand {
     this.live = html`<p class="lab-row live" role="status" hidden></p>`;
     this.node = html`<section class="lab-replay" aria-label="recording" tabindex="-1">
       <p class="lab-row">
-        <strong>Recording<span class="wide"> of ${day}</span>: it trains nothing.</strong>
+        <strong>Recording<span class="wide"> of ${day}</span>: this is a replay, not training.</strong>
         <span class="of">${title} · ${algorithm.toUpperCase()} · ${model}</span>
       </p>
       <div class="lab-row" role="group" aria-label="playback">

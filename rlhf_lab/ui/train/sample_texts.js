@@ -17,7 +17,7 @@ export function activityText(status, text, seconds) {
 }
 
 /**
- * What Stop would drop, as a question; '' if that is nothing much.
+ * What Stop would drop, as a question; '' if that is little.
  * @param {Pick<import('../api_types').FeedReply, 'run' | 'eta_s'>} state
  */
 export function droppedText({ run, eta_s: eta }) {

@@ -76,7 +76,7 @@ export class TokenView {
     this.load();
   }
 
-  // Called with every poll, because a reply may be lost and the run goes on. lastStep: of the run, if it is known.
+  // Called with every poll, because a reply may be lost and the run goes on. lastStep: of the run, 0 if unknown.
   async load(lastStep = 0) {
     if (this.view?.run === this.run && lastStep > this.view.last_step) {
       this.view.last_step = lastStep;
