@@ -378,8 +378,8 @@ class PolicyConfig(Config):
         only=BEST_SAMPLES,
     )  # fmt: skip
     rounds: int = setting(
-        4, "maximum number of rounds; each samples new responses, first from the base model, then from the policy "
-        "(dpo: only with edit_samples)", 1, 1000,
+        4, "maximum number of rounds, each with new responses: first from the base model, then the policy (dpo: with "
+        "edit_samples)", 1, 1000,
         group="offline methods", only=(*BEST_SAMPLES, *DIRECT_PREFERENCES),
     )  # fmt: skip
 
