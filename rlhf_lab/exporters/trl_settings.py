@@ -94,7 +94,7 @@ _DPO_RULES = (
     _KL_CONTROL,
     Rule(("temperature",), (1.0,), "DPOTrainer does not divide the logits by a temperature"),
     Rule(("max_new_tokens", "batch_size"), (), "DPOTrainer samples nothing and measures no KL"),
-    Rule(("edit_samples", "rounds"), (0,), "DPOTrainer samples no responses to which edited answers could be preferred"),
+    Rule(("edit_samples", "rounds"), (0,), "DPOTrainer samples no responses to compare edited answers with"),
     Rule(("label_smoothing",), (0.0,), "DPOTrainer's losses sigmoid and ipo have no label smoothing"),
 )
 _REWARD_RULES = (

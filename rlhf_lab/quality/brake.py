@@ -17,7 +17,8 @@ from rlhf_lab.store.runs import events
 
 #: In the payload of a pause: whose texts people prefer, with the step of a checkpoint; whether several checkpoints won.
 BRAKE_KEY, SEVERAL_KEY = "brake", "several"
-MIN_WINS, CLEAR_LEAD = 4, 1.28  # the policy's wins, and its lead in standard errors, before a newer checkpoint is compared
+#: The policy's wins, and its lead in standard errors, after which a newer checkpoint is compared.
+MIN_WINS, CLEAR_LEAD = 4, 1.28
 MIN_ANSWERS, LAST_ANSWERS = 3, 20  # about a checkpoint, that decide whether the policy loses to it
 
 

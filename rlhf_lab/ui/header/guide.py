@@ -210,9 +210,7 @@ def _watching(project_runs: tuple[Run, ...], *, is_operator: bool) -> NextAction
     hints = {
         RunStatus.RUNNING: "Watch the curves, and how the samples change.",
         RunStatus.QUEUED: "The line above its curves says what it waits for.",
-        RunStatus.PAUSED: "Press Resume to continue it."
-        if is_operator
-        else "It waits until the operator resumes it.",
+        RunStatus.PAUSED: "Press Resume to continue it." if is_operator else "It waits until the operator resumes it.",
     }
     return NextAction(Step.TRAIN, note, "Watch the run", hints[run.status])
 
