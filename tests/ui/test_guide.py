@@ -239,7 +239,7 @@ def test_the_guide_names_only_buttons_that_its_visitor_has(ctx):
         for role, is_demo in has:
             annotator = "" if role is Role.VIEWER else "ann"
             view = guide_view(progress, role, annotator, is_demo=is_demo)
-            named[role, is_demo].update(re.findall("Press (.+?)(?: to|[.])", view["hint"]))
+            named[role, is_demo].update(re.findall("Press (.+?)(?: when| to|[.])", view["hint"]))
             assert view["present"] in view["steps"]
     assert named == has
 
