@@ -40,7 +40,7 @@ from rlhf_lab.jobs.project_setup import (
     pick_project,
 )
 from rlhf_lab.jobs.retraining import cancel_training, training_payload
-from rlhf_lab.jobs.run_tracking import TRACK_HELP
+from rlhf_lab.jobs.run_tracking import TRACK_HELP, TRACK_REWARD_MODEL_HELP, log_reward_model, tracker_entry
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.rewards.terms import check_terms, parse_term
 from rlhf_lab.store.database import Database
@@ -144,6 +144,7 @@ def _add_reward_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--cancel", action="store_true", help="cancel the training that runs or waits, instead of starting one"
     )
+    parser.add_argument("--track", metavar="TRACKER", default=None, help=TRACK_REWARD_MODEL_HELP)
     parser.add_argument(
         "--job", type=int, default=None,
         help="used by the engine with `accelerate launch`: join this job as one of its processes",
@@ -331,11 +332,14 @@ def run_reward(args: argparse.Namespace) -> int:
             text = "the training of the reward model is cancelled; its labels are kept"
             print_result(args, {"job": cancelled.id, "cancelled": True}, text)
             return 0
+        tracker = tracker_entry(args.track)
         payload = training_payload(db, project.id, Source(args.source), config)
         result = wait_for_job(
             db, args.home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
         )
         report = get_reward_model(db, result["reward_model_id"]).report
+    if tracking := log_reward_model(args.home, result["reward_model_id"], tracker):
+        print(f"reward model {result['reward_model_id']}: {tracking}", file=sys.stderr)
     accuracy = "not measured"
     if report["accuracy"] is not None:
         accuracy = f"{report['accuracy']:.0%} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"

@@ -1,5 +1,5 @@
 """Logs a run to a tracker: reads its steps from the store, and sends each one once. Runs in a process of its own. The training of
-its reward model is another run there.
+a reward model is a run of its own there.
 
 The trackers are those of Accelerate (accelerate/tracking.py). Their names for the numbers are the ones that TRL's trainers give
 them there (docs/FROM_TRL.md).
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 from rlhf_lab import __version__
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES
-from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.paths import RUNS_FOLDER, run_folder
 from rlhf_lab.common.records import RewardModelRow, Run, Sample
 from rlhf_lab.errors import ClaimedError, LabError, StoreError, TrackerError
 from rlhf_lab.exporters.json_io import portable_name
@@ -36,6 +37,7 @@ from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
 from rlhf_lab.store.runs import add_note, get_run
 
 POLL_S = 1.0
+TRACKING_FOLDER = "tracking"  # of a run; of a home for reward models
 CALL_LIMIT_S = 300.0  # for one call of a tracker; an upload at the end of a run may take minutes
 SAMPLE_COLUMNS = ("step", "prompt", "completion", "score", "gold")
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -62,9 +64,9 @@ class Position:
         return cls(project, name)
 
 
-def unique_id(run: Run) -> str:
-    """An id of the run that no run of another lab has: its id and the time of its creation in milliseconds."""
-    return f"{run.id}-{int(1000 * run.created_at):x}"
+def unique_id(row: Run | RewardModelRow) -> str:
+    """An id that no run or reward model of another lab has: its id and the time of its creation in milliseconds."""
+    return f"{row.id}-{int(1000 * row.created_at):x}"
 
 
 def start_backend(tracker: Tracker, unique: str, name: str, config: dict[str, Any], folder: Path) -> tuple[Any, str]:
@@ -98,7 +100,8 @@ def start_backend(tracker: Tracker, unique: str, name: str, config: dict[str, An
             look = "on its page there; if wandb is offline, send the run's files with: wandb sync"
         case _:
             backend = tracking.TensorBoardTracker("tensorboard", folder)
-            look = "with: tensorboard --logdir runs (in the lab's home)"
+            logs = RUNS_FOLDER if folder.name == TRACKING_FOLDER else TRACKING_FOLDER
+            look = f"with: tensorboard --logdir {logs} (in the lab's home)"
     backend.start()
     return backend, look
 
@@ -146,8 +149,118 @@ def reward_model_steps(report: Mapping[str, Any]) -> list[tuple[int, dict[str, f
     return list((steps | {last: steps.get(last, {}) | numbers}).items())
 
 
-class RunLogger:
-    """Sends the steps of a run to a tracker until the run ends, or the process that started this one."""
+class _Logger(ABC):
+    """Sends numbers to a tracker from a process of its own. subject: what messages call their origin. look: how to look at a
+    reward model's training that was sent, else ""."""
+
+    subject = look = ""
+
+    def __init__(self, tracker: Tracker, folder: Path, start: Callable[..., tuple[Any, str]]) -> None:
+        self._tracker, self._folder, self._start = tracker, folder, start
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def execute(self, wait_s: float = 0.0) -> Position:
+        """Send what the tracker lacks; returns what it has.
+
+        Raises ClaimedError if another process does this already, for more than wait_s seconds, TrackerError if the tracker fails,
+        and StoreError.
+        """
+        try:
+            with FileLock(self._folder / f"{self._tracker.name}.lock", timeout=wait_s):
+                return self._send_all()
+        except Timeout:
+            raise ClaimedError(
+                f"Another process logs {self.subject} to {self._tracker.name} already. Wait until it has ended."
+            ) from None
+        except LabError:
+            raise
+        except Exception as error:
+            raise TrackerError(self._failure(type(error).__name__, str(error))) from error
+
+    @abstractmethod
+    def _send_all(self) -> Position: ...
+
+    @abstractmethod
+    def _note_failure(self, reason: str) -> str:
+        """Tell people that the tracker failed; returns what was said."""
+
+    def _position_file(self, suffix: str = "") -> Path:
+        return self._folder / f"{self._tracker.name}-{self._tracker.project}{suffix}.json"
+
+    def _send_training(self, row: RewardModelRow, unique: str, name: str, folder: Path, suffix: str = "") -> Position:
+        """The training of a reward model, unless this tracker has it. unique, name: of its run in the tracker. folder: of the
+        tracker's files. suffix: of the file with the position."""
+        file = self._position_file(suffix)
+        position = Position.load(file, name, self._tracker.project)
+        steps = [(step, values) for step, values in reward_model_steps(row.report) if step > position.step]
+        if not steps:
+            return position
+        config = row.config | {"reward_model": row.id, "labels": len(row.snapshot.vote_ids), "rlhf_lab": __version__}
+        with self._time_limit():
+            backend, self.look = self._start(self._tracker, unique, position.name, config, folder)
+            for step, values in steps:
+                self._log(backend, step, values)
+            backend.finish()
+        position.step = steps[-1][0]
+        write_file_atomically(file, json.dumps(asdict(position)))
+        return position
+
+    def _log(self, backend: Any, step: int, values: dict[str, Any]) -> None:
+        options = {"commit": True} if self._tracker.name == "wandb" else {}  # otherwise it waits for the next step
+        backend.log(values, step=step, **options)
+
+    @contextmanager
+    def _time_limit(self) -> Iterator[None]:
+        """End this process if the block takes longer than CALL_LIMIT_S: a call that hangs cannot be ended alone."""
+        timer = threading.Timer(CALL_LIMIT_S, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> NoReturn:
+        try:
+            print(self._failure(f"no answer for {CALL_LIMIT_S:g} s", ""), file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+
+    def _failure(self, kind: str, details: str) -> str:
+        """Note that the tracker failed; returns the note and the details, without secrets of the environment.
+
+        Everybody may read the note, and details can name files and accounts.
+        """
+        for name, value in os.environ.items():
+            if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
+                details = details.replace(value, "…")
+        details = " ".join(details.split())[:_MAX_ERROR_CHARS]
+        message = self._note_failure(kind)
+        return f"{message}\n{details}" if details else message
+
+
+class RewardModelLogger(_Logger):
+    """Sends the training of a reward model, as a run of its own that belongs to no other."""
+
+    def __init__(
+        self, db: Database, home: Path, reward_model_id: int, tracker: Tracker,
+        start: Callable[..., tuple[Any, str]] = start_backend,
+    ) -> None:  # fmt: skip
+        self._row = get_reward_model(db, reward_model_id)
+        self._unique, self.subject = unique_id(self._row), f"reward model {reward_model_id}"
+        super().__init__(tracker, home / TRACKING_FOLDER / f"reward-model-{self._unique}", start)
+
+    def _send_all(self) -> Position:
+        name = f"{self.subject} ({self._unique})"
+        return self._send_training(self._row, f"reward-model-{self._unique}", name, self._folder)
+
+    def _note_failure(self, reason: str) -> str:
+        return self._tracker.reward_model_failure(self._row.id, reason)
+
+
+class RunLogger(_Logger):
+    """Sends the steps of a run to a tracker until the run ends, or the process that started this one. The training of its reward
+    model is another run there."""
 
     def __init__(
         self,
@@ -157,62 +270,24 @@ class RunLogger:
         tracker: Tracker,
         start: Callable[..., tuple[Any, str]] = start_backend,
     ) -> None:
-        self._db, self._run, self._tracker, self._start = db, get_run(db, run_id), tracker, start
-        self._folder = run_folder(home, run_id) / "tracking"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._db, self._run, self.subject = db, get_run(db, run_id), f"run {run_id}"
+        super().__init__(tracker, run_folder(home, run_id) / TRACKING_FOLDER, start)
         self._position = self._load_position()
         self._backend: Any = None
 
-    def execute(self, wait_s: float = 0.0) -> Position:
-        """Log the steps that the tracker lacks, then each new one until the run ends; returns what the tracker has.
-
-        Raises ClaimedError if another process does this already, for more than wait_s seconds, TrackerError if the tracker fails,
-        and StoreError.
-        """
-        try:
-            with FileLock(self._folder / f"{self._tracker.name}.lock", timeout=wait_s):
-                self._position = self._load_position()
-                if self._run.reward_model_id is not None:
-                    self._send_reward_model(get_reward_model(self._db, self._run.reward_model_id))
-                self._follow()
-        except Timeout:
-            raise ClaimedError(
-                f"Another process logs run {self._run.id} to {self._tracker.name} already. Wait until it has ended."
-            ) from None
-        except LabError:
-            raise
-        except Exception as error:
-            raise TrackerError(self._note_failure(type(error).__name__, str(error))) from error
+    def _send_all(self) -> Position:
+        """The steps that the tracker lacks, then each new one until the run ends."""
+        self._position = self._load_position()
+        if self._run.reward_model_id is not None:
+            row, unique = get_reward_model(self._db, self._run.reward_model_id), unique_id(self._run)
+            name, key = f"{self._run.name}: reward model {row.id} ({unique})", f"reward-model-{row.id}"
+            self._send_training(row, f"{unique}-reward-{row.id}", name, self._folder / key, f"-{key}")
+        self._follow()
         return self._position
-
-    def _position_file(self, suffix: str = "") -> Path:
-        return self._folder / f"{self._tracker.name}-{self._tracker.project}{suffix}.json"
 
     def _load_position(self) -> Position:
         name = f"{self._run.name} ({unique_id(self._run)})"
         return Position.load(self._position_file(), name, self._tracker.project)
-
-    def _send_reward_model(self, row: RewardModelRow) -> None:
-        """The training of the run's reward model, unless this tracker has it."""
-        file = self._position_file(f"-reward-model-{row.id}")
-        name, unique = f"{self._run.name}: reward model {row.id} ({unique_id(self._run)})", unique_id(self._run)
-        position = Position.load(file, name, self._tracker.project)
-        steps = [(step, values) for step, values in reward_model_steps(row.report) if step > position.step]
-        if not steps:
-            return
-        config = row.config | {"reward_model": row.id, "labels": len(row.snapshot.vote_ids), "rlhf_lab": __version__}
-        folder = self._folder / f"reward-model-{row.id}"
-        with self._time_limit():
-            backend, _ = self._start(self._tracker, f"{unique}-reward-{row.id}", position.name, config, folder)
-            for step, values in steps:
-                self._log(backend, step, values)
-            backend.finish()
-        position.step = steps[-1][0]
-        write_file_atomically(file, json.dumps(asdict(position)))
-
-    def _log(self, backend: Any, step: int, values: dict[str, Any]) -> None:
-        options = {"commit": True} if self._tracker.name == "wandb" else {}  # otherwise it waits for the next step
-        backend.log(values, step=step, **options)
 
     def _follow(self) -> None:
         parent = os.getppid()
@@ -252,45 +327,20 @@ class RunLogger:
 
     def _begin(self) -> Any:
         """Start the tracker, and note in the run's history where its data are."""
-        run, position, name = self._run, self._position, self._tracker.name
+        run, position = self._run, self._position
         config = run.config | {
             "run": run.id, "model": portable_name(get_project(self._db, run.project_id).model),
             "reward_model": run.reward_model_id, "rlhf_lab": __version__,
         }  # fmt: skip
         backend, look = self._start(self._tracker, unique_id(run), position.name, config, self._folder)
-        project = "" if name == "tensorboard" else f", project {position.project}, run {position.name}"
-        add_note(self._db, run.id, f"logged to {name}{project}; look at it {look}", max(0, position.step), tracker=1)
+        add_note(self._db, run.id, self._tracker.success(position.name, look), max(0, position.step), tracker=1)
         return backend
 
-    @contextmanager
-    def _time_limit(self) -> Iterator[None]:
-        """End this process if the block takes longer than CALL_LIMIT_S: a call that hangs cannot be ended alone."""
-        timer = threading.Timer(CALL_LIMIT_S, self._give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _give_up(self) -> NoReturn:
-        try:
-            print(self._note_failure(f"no answer for {CALL_LIMIT_S:g} s", ""), file=sys.stderr, flush=True)
-        finally:
-            os._exit(1)
-
-    def _note_failure(self, kind: str, details: str) -> str:
-        """Say in the run's history that the tracker failed; returns this and the details, without secrets of the environment.
-
-        Everybody may read the history, and details can name files and accounts.
-        """
-        for name, value in os.environ.items():
-            if len(value) >= 8 and any(word in name for word in _SECRET_WORDS):
-                details = details.replace(value, "…")
-        details = " ".join(details.split())[:_MAX_ERROR_CHARS]
-        message = self._tracker.failure(self._run.id, kind)
+    def _note_failure(self, reason: str) -> str:
+        """Say in the run's history that the tracker failed."""
+        message = self._tracker.failure(self._run.id, reason)
         try:
             add_note(self._db, self._run.id, message, max(0, self._position.step), tracker=1, failed=1)
         except StoreError as error:
             logging.getLogger("rlhf_lab.engine").warning("the failure could not be noted: %s", error)
-        return f"{message}\n{details}" if details else message
+        return message

@@ -1,10 +1,11 @@
-"""Live logging of runs to trackers: the choice that a run records, and the start of the process that logs. No torch.
+"""Live logging to trackers: the choice that a run records, and the start of the process that logs. No torch.
 
 The process (engine/tracker_process.py) follows the store, as the page does, so a tracker that fails, is slow or hangs cannot
 delay a step. The engine starts it for each run whose manifest names a tracker.
 """
 
 import importlib.metadata
+import json
 import logging
 import os
 import re
@@ -33,10 +34,12 @@ OFF = "off"
 DEFAULT_PROJECT = "rlhf-lab"
 FAILED = "failed"  # in the payload of a note: it says how the tracker failed
 WAIT_S = 600  # for the process that still logs the part of the run before it was resumed
-TRACK_HELP = (
-    "log metrics and samples of each step to trackio, wandb or tensorboard, or to a project of yours with trackio:PROJECT or "
-    f"wandb:PROJECT (default: {TRACK_VARIABLE}, otherwise {OFF}): docs/COMMAND_LINE.md"
+_TRACK_HELP = (
+    "to trackio, wandb or tensorboard, or to a project of yours with trackio:PROJECT or wandb:PROJECT "
+    f"(default: {TRACK_VARIABLE}, otherwise {OFF}): docs/COMMAND_LINE.md"
 )
+TRACK_HELP = f"log metrics and samples of each step {_TRACK_HELP}"
+TRACK_REWARD_MODEL_HELP = f"log the training {_TRACK_HELP}"
 #: Each tracker by the name of its package, with the variables that decide where its data go. A run records their values, because
 #: the engine that logs it may have been started with others. None of them is a secret.
 ROUTES = {
@@ -125,11 +128,22 @@ class Tracker:
         """That sends what this tracker lacks of a run."""
         return f"{lab_command()} track {run_id} --to {self.option}"
 
+    def success(self, name: str, look: str) -> str:
+        """Where data are logged. name: of the run in the tracker. look: how to look at it."""
+        where = "" if self.name == "tensorboard" else f", project {self.project}, run {name}"
+        return f"logged to {self.name}{where}; look at it {look}"
+
     def failure(self, run_id: int, reason: str) -> str:
         """What a run's history says of a tracker that failed."""
         return (
             f"{self.name} failed, and the run goes on without it ({reason}). To send the missing steps: "
             f"{self.command(run_id)}"
+        )
+
+    def reward_model_failure(self, reward_model_id: int, reason: str) -> str:
+        return (
+            f"{self.name} failed; the reward model is stored in the lab ({reason}). To send its training: {lab_command()} track "
+            f"--reward-model {reward_model_id} --to {self.option}"
         )
 
     def environment(self) -> dict[str, str]:
@@ -168,16 +182,40 @@ def start_tracking(db: Database, home: Path, run: Run) -> subprocess.Popen[bytes
             f"{tracker.command(run.id)}", max(0, run.step), tracker=1,
         )  # fmt: skip
         return None
-    command = ["track", str(run.id), "--to", tracker.option, "--home", str(home), "--wait", str(WAIT_S)]
     started_at = time.time()
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlhf_lab", *command], env=tracker.environment(), start_new_session=True,
+        _command(home, tracker, str(run.id)), env=tracker.environment(), start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     _processes.append(process)
     arguments = (process, home, run.id, tracker, started_at)
     threading.Thread(target=_note_its_end, args=arguments, name=_thread_name(run.id), daemon=True).start()
     return process
+
+
+def _command(home: Path, tracker: Tracker, *origin: str) -> list[str]:
+    """The command of a process that logs. origin: its arguments for what it logs."""
+    options = ("--to", tracker.option, "--home", str(home), "--wait", str(WAIT_S))
+    return [sys.executable, "-m", "rlhf_lab", "track", *origin, *options]
+
+
+def log_reward_model(home: Path, reward_model_id: int, entry: Mapping[str, Any]) -> str:
+    """Log the training of a reward model, which has ended, in a process of its own, and wait for it. entry: of `tracker_entry`.
+
+    Returns where it is logged, or how the tracker failed; "" without a tracker. Raises ConfigError.
+    """
+    if TRACKER_KEY not in entry:
+        return ""
+    tracker = Tracker.from_record(entry[TRACKER_KEY])
+    done = subprocess.run(
+        [*_command(home, tracker, "--reward-model", str(reward_model_id)), "--json"], env=tracker.environment(), check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
+    )  # fmt: skip
+    try:
+        said = json.loads(done.stdout.splitlines()[-1])
+        return str(said["error"]) if done.returncode else tracker.success(said["name"], said["look"])
+    except (ValueError, LookupError, TypeError):  # it was ended, or a tracker printed last
+        return tracker.reward_model_failure(reward_model_id, _end_reason(done.returncode))
 
 
 def _thread_name(run_id: int) -> str:
@@ -199,11 +237,7 @@ def _note_its_end(
     code = process.wait()
     if code == 0:
         return
-    reason = f"its process ended with code {code}"
-    if code < 0:
-        reason = f"its process was ended by signal {-code}"
-    if code == -getattr(signal, "SIGKILL", 9):
-        reason += ", perhaps because memory ran out"
+    reason = _end_reason(code)
     try:
         with Database.open(home) as db:
             if not any(FAILED in event.payload and event.created_at >= started_at for event in events(db, run_id)):
@@ -212,3 +246,11 @@ def _note_its_end(
                 )
     except LabError as error:  # the run was deleted, or the database is gone
         log.warning("the tracker of run %d: %s, which could not be noted: %s", run_id, reason, error)
+
+
+def _end_reason(code: int) -> str:
+    """How a process ended. code: its return code."""
+    if code >= 0:
+        return f"its process ended with code {code}"
+    killed = code == -getattr(signal, "SIGKILL", 9)
+    return f"its process was ended by signal {-code}{', perhaps because memory ran out' if killed else ''}"

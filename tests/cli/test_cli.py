@@ -321,6 +321,33 @@ def test_train_reward_prints_the_note_of_its_report(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out == (f"{text}; {note}\n" if note else f"{text}\n")
 
 
+def test_train_reward_with_a_tracker_logs_the_new_reward_model(tmp_path, monkeypatch, capsys):
+    """An unusable tracker is an error before the training."""
+    entry, logged, trained = {"tracker": {"name": "trackio", "project": "p", "route": {}}}, [], []
+    with Database.open(tmp_path / "home") as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        report = {"accuracy": None, "labels": 12}
+        add_reward_model(db, project.id, "x", config={}, report=report, snapshot=LabelSnapshot((), "", Source.HUMAN))
+    monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", lambda *_: trained.append(1) or {"reward_model_id": 1})
+    monkeypatch.setattr(
+        "rlhf_lab.cli.commands.log_reward_model", lambda *words: logged.append(words) or "logged to trackio"
+    )
+    assert main(["train-reward", "--track", "mlflow", *home(tmp_path)]) == 1
+    assert (trained, logged) == ([], [])
+    monkeypatch.setattr("rlhf_lab.cli.commands.tracker_entry", lambda choice: {"trackio": entry, None: {}}[choice])
+    capsys.readouterr()
+    assert main(["train-reward", "--track", "trackio", *home(tmp_path)]) == 0
+    assert capsys.readouterr().err == "reward model 1: logged to trackio\n"
+    assert logged == [(tmp_path / "home", 1, entry)]
+
+
+@pytest.mark.parametrize("words", [[], ["1", "--reward-model", "1"]])
+def test_track_takes_a_run_or_a_reward_model(tmp_path, capsys, words):
+    status, reply = call(capsys, "track", *words, "--to", "tensorboard", *home(tmp_path))
+    assert (status, reply["kind"]) == (1, "ConfigError")
+    assert "or --reward-model" in reply["error"]
+
+
 def test_train_policy_prints_the_notes_of_its_training(tmp_path, monkeypatch, capsys):
     """On standard error; a note from before, such as that of an earlier part of the run, is not repeated."""
     with Database.open(tmp_path / "home") as db:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from support.environments import python_with
 
-from rlhf_lab.common.enums import EventKind, RunStatus
-from rlhf_lab.common.records import Sample, StepResult
+from rlhf_lab.common.enums import EventKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.engine.tracker_process import sample_markdown
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import create_run, events, set_run_status
 
@@ -198,3 +199,21 @@ def test_tensorboard_files(python, db, home):
         assert len(texts) == 2
         assert tensors == ["completions/text_summary"]
         check_no_secrets(folder)
+
+
+@pytest.mark.slow
+def test_a_reward_model_in_tensorboard(python, db, home):
+    project = create_project(db, "tales", "/secret/folder/tiny", "abc", "tales", 7, [("Once", "train")])
+    report, snapshot = {"loss": [0.75, 0.5], "accuracy": 0.25}, LabelSnapshot((), "", Source.HUMAN)
+    row = add_reward_model(db, project.id, "x", config={"lr": 0.1}, report=report, snapshot=snapshot)
+    arguments = ["-m", "rlhf_lab", "track", "--reward-model", str(row.id), "--to", "tensorboard", "--home", str(home)]
+    said = [call(python, arguments, home).strip().splitlines()[-1] for _ in range(2)]
+    assert said == [
+        "logged to tensorboard; look at it with: tensorboard --logdir tracking (in the lab's home)",
+        f"tensorboard has reward model {row.id} already",
+    ]
+    (folder,) = (home / "tracking").iterdir()
+    reader = READ_TENSORBOARD.replace('events.Tensors("completions/text_summary")', "[]")
+    scalars, _, _ = json.loads(call(python, ["-c", reader, str(folder / "tensorboard")], home))
+    assert scalars == {"train/loss": [[1, 0.75], [2, 0.5]], "eval/accuracy": [[2, 0.25]]}
+    check_no_secrets(folder)

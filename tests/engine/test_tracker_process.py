@@ -12,7 +12,7 @@ import pytest
 from rlhf_lab.common.enums import EventKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.engine import tracker_process
-from rlhf_lab.engine.tracker_process import RunLogger, sample_markdown, tracker_key
+from rlhf_lab.engine.tracker_process import RewardModelLogger, RunLogger, sample_markdown, tracker_key
 from rlhf_lab.errors import ClaimedError, StoreError, TrackerError
 from rlhf_lab.jobs.run_tracking import Tracker
 from rlhf_lab.store.database import Database
@@ -146,6 +146,37 @@ def test_the_reward_model_of_a_run_is_a_run_of_its_own(db, home, run):
     RunLogger(db, home, tracked.id, BOARD, kept.start).execute()
     assert kept.logged[4:] == [(2, {"train/lr": 0.4}, {})]
     assert tracker_process.reward_model_steps({"accuracy": 1.0, "loss": []}) == [(0, {"eval/accuracy": 1.0})]
+
+
+def test_a_reward_model_without_a_run_is_logged_once(db, home, run):
+    snapshot = LabelSnapshot((1, 2), "d", Source.HUMAN)
+    row = add_reward_model(db, run.project_id, "x", config={"lr": 0.1}, report=REPORT, snapshot=snapshot)
+    kept, key = Kept(), f"{row.id}-{int(1000 * row.created_at):x}"
+    loggers = [RewardModelLogger(db, home, row.id, BOARD, kept.start) for _ in range(2)]
+    name = f"reward model {row.id} ({key})"
+    for logger, look in zip(loggers, ("there", ""), strict=True):  # the second has nothing to send
+        position = logger.execute()
+        assert (position.name, position.step, logger.look) == (name, 3, look)
+    ((_, started_as, config, folder),) = kept.started
+    assert (started_as, folder) == (name, home / "tracking" / f"reward-model-{key}")
+    assert (config["lr"], config["reward_model"], config["labels"]) == (0.1, row.id, 2)
+    assert [(step, values["train/loss"]) for step, values, _ in kept.logged] == [(1, 0.7), (2, 0.6), (3, 0.5)]
+    assert (kept.logged[-1][1]["eval/accuracy"], kept.finished) == (0.75, 1)
+
+
+def test_a_tracker_that_fails_for_a_reward_model_is_told_without_secrets(db, home, run):
+    row = add_reward_model(
+        db, run.project_id, "x", config={}, report=REPORT, snapshot=LabelSnapshot((), "", Source.HUMAN)
+    )
+    message = (
+        r"tensorboard failed; the reward model is stored in the lab \(OSError\). To send its training: "
+        f"python -m rlhf_lab track --reward-model {row.id} --to tensorboard\nno log"
+    )
+    with pytest.raises(TrackerError, match=message) as raised:
+        RewardModelLogger(db, home, row.id, BOARD, Kept("log").start).execute()
+    assert "0123456789abcdef" not in str(raised.value)
+    RewardModelLogger(db, home, row.id, BOARD, (kept := Kept()).start).execute()
+    assert [step for step, _, _ in kept.logged] == [1, 2, 3]
 
 
 def test_another_project_gets_all_steps(db, home, run):

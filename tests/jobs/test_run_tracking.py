@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -14,13 +15,14 @@ import pytest
 
 from rlhf_lab.cli import track
 from rlhf_lab.cli.track import set_route
-from rlhf_lab.common.enums import RunStatus
-from rlhf_lab.common.records import Run, StepResult
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Run, StepResult
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_tracking
-from rlhf_lab.jobs.run_tracking import Tracker, start_tracking, tracker_entry, wait_for_tracking
+from rlhf_lab.jobs.run_tracking import Tracker, log_reward_model, start_tracking, tracker_entry, wait_for_tracking
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_note, create_run, delete_run, events
 
@@ -312,3 +314,82 @@ def test_at_most_three_processes_live_at_a_time(started, notes, tmp_path):
     assert start_tracking(None, tmp_path, run) is not None
     assert start_tracking(None, tmp_path, run) is None
     assert (len(started), len(notes)) == (4, 2)
+
+
+TRACKIO = {"tracker": {"name": "trackio", "project": "mine", "route": {"TRACKIO_DIR": "/tracks"}}}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("""echo noise; echo '{"name": "reward model 4 (4-x)", "look": "there"}'""",
+         "logged to trackio, project mine, run reward model 4 (4-x); look at it there"),
+        ("""echo '{"error": "trackio failed (OSError)", "kind": "TrackerError"}'; exit 1""", "trackio failed (OSError)"),
+        ("kill -9 $$", "its process was ended by signal 9, perhaps because memory ran out"),
+        ("echo noise; exit 1", "its process ended with code 1"),
+    ],
+)  # fmt: skip
+def test_a_reward_model_is_logged_by_a_process_that_says_what_happened(tmp_path, monkeypatch, script, said):
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "$@" "$TRACKIO_DIR" > {tmp_path}/called\n{script}\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(run_tracking.sys, "executable", str(program))
+    assert log_reward_model(tmp_path, 4, {}) == ""
+    assert not (tmp_path / "called").exists()
+    words = log_reward_model(tmp_path, 4, TRACKIO)
+    if said.startswith("its process"):
+        said = (
+            f"trackio failed; the reward model is stored in the lab ({said}). To send its training: "
+            "python -m rlhf_lab track --reward-model 4 --to trackio:mine"
+        )
+    assert words == said
+    options = f"--to trackio:mine --home {tmp_path} --wait 600 --json /tracks"
+    assert (tmp_path / "called").read_text().strip() == f"-m rlhf_lab track --reward-model 4 {options}"
+
+
+@pytest.mark.slow
+def test_a_reward_model_reaches_a_tracker(run_with_tracker, tmp_path, monkeypatch):
+    """With a package that takes the place of trackio, and notes what it is called with."""
+    db, home, run = run_with_tracker
+    report = {"loss": [0.7, 0.5], "accuracy": 0.75}
+    row = add_reward_model(
+        db, run.project_id, "x", config={"lr": 0.1}, report=report, snapshot=LabelSnapshot((), "", Source.HUMAN)
+    )
+    (tmp_path / "trackio-1.0.dist-info").mkdir()
+    (tmp_path / "trackio-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio\nVersion: 1.0\n")
+    (tmp_path / "trackio.py").write_text(FAKE_TRACKIO)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    name = f"reward model {row.id} ({row.id}-{int(1000 * row.created_at):x})"
+    words = log_reward_model(home, row.id, TRACKIO)
+    assert words == f"logged to trackio, project mine, run {name}; look at it with: trackio show --project mine"
+    logged = [json.loads(line) for line in (tmp_path / "logged").read_text().splitlines()]
+    assert logged == [
+        ["mine", name],
+        [1, {"train/loss": 0.7}],
+        [2, {"train/loss": 0.5, "eval/accuracy": 0.75}],
+        ["finish"],
+    ]
+
+
+FAKE_TRACKIO = """
+import json, pathlib
+
+def note(*values):
+    with pathlib.Path(__file__).with_name("logged").open("a") as file:
+        print(json.dumps(values), file=file)
+
+class Run:
+    config = {}
+
+    def log(self, values, step=None, **_):
+        note(step, values)
+
+    def finish(self):
+        note("finish")
+
+def init(project=None, name=None, **_):
+    print("trackio prints")
+    note(project, name)
+    return Run()
+"""
