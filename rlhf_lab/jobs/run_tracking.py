@@ -212,9 +212,9 @@ def log_reward_model(home: Path, reward_model_id: int, entry: Mapping[str, Any])
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
     )  # fmt: skip
     try:
-        said = json.loads(done.stdout.splitlines()[-1])
+        said = json.loads(done.stdout.strip().rpartition("\n")[2])
         return str(said["error"]) if done.returncode else tracker.success(said["name"], said["look"])
-    except (ValueError, LookupError, TypeError):  # it was ended, or a tracker printed last
+    except (ValueError, KeyError, TypeError):  # it was ended, or a tracker printed last
         return tracker.reward_model_failure(reward_model_id, _end_reason(done.returncode))
 
 
