@@ -18,6 +18,7 @@ from rlhf_lab.cli.console import (
     open_existing_database,
     print_result,
     progress_reporter,
+    reject_options,
     show_project,
 )
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
@@ -27,7 +28,7 @@ from rlhf_lab.config.base import add_arguments, fields_of, from_args
 from rlhf_lab.config.labelling import SAMPLING_METHODS
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.errors import ConfigError, EngineError
+from rlhf_lab.errors import EngineError
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.answer_length import INSTRUCTION, measured_rows, propose
@@ -88,7 +89,8 @@ def _add_pairs_parser(subparsers: Any) -> None:
         subparsers,
         "pairs",
         "sample pairs of texts to label",
-        "Two texts per prompt. --model, --prompts, --system-prompt and --template-arguments create a project first.",
+        "Two texts per prompt. --model, --prompts, --prompt-set, --system-prompt and --template-arguments create a project "
+        "first.",
         run=run_pairs,
         project=LAST_PROJECT,
     )
@@ -101,7 +103,7 @@ def _add_pairs_parser(subparsers: Any) -> None:
     parser.add_argument("--model", default=None, help="create a project on this model: embedded, a folder, or a Hub id")
     parser.add_argument("--prompt-set", default=None, help=PROMPT_SET_HELP)
     parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, one per line")
-    parser.add_argument("--seed", type=int, default=0, help="seed of a new project")
+    parser.add_argument("--seed", type=int, default=None, help="seed of a new project (default 0)")
     add_chat_arguments(parser, "create a project with this system prompt")
     parser.add_argument(
         "--temperature", type=float, default=None,
@@ -248,16 +250,23 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
 
 
 def run_pairs(args: argparse.Namespace) -> int:
+    chat = chat_settings(args)
+    is_new = bool(args.model or args.prompts or args.prompt_set or chat is not None)
+    if is_new:
+        reject_options(args, ["project"], "names a project, and the other options create one. Leave out one of them.")
+        if args.prompts:
+            reject_options(args, ["prompt_set"], "has no effect with --prompts. Leave out one of them.")
+    else:
+        reject_options(args, ["seed"], "is of a new project. Give its --model or --prompts as well.")
     with Database.open(args.home) as db:
-        chat = chat_settings(args)
-        if args.model or args.prompts or chat is not None:
+        if is_new:
             project = new_project(
                 db,
                 model=args.model or "embedded",
                 prompt_set=args.prompts or args.prompt_set,
                 temperature=args.temperature,
                 max_new_tokens=args.max_new_tokens,
-                seed=args.seed,
+                seed=args.seed or 0,
                 chat=chat or NO_CHAT_SETTINGS,
                 opens=False,
             )
@@ -391,12 +400,10 @@ def _submit_or_resume(args: argparse.Namespace, db: Database) -> int:
             "ptx_texts",
         ]
         names.remove("processes")  # does not change the results
-        rejected_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
-        if rejected_options:
-            raise ConfigError(
-                f"--resume continues the run with its settings, without {', '.join(rejected_options)}. Change beta, "
-                "lr and the reward model with `control`, --processes here, and other settings in a new run."
-            )
+        reject_options(
+            args, names, "cannot be changed with --resume, which continues the run with its settings. Change beta, lr and the "
+            "reward model with `control`, --processes here, and other settings in a new run.",
+        )  # fmt: skip
         run_control.resume(db, args.home, args.resume, args.processes)
         return int(args.resume)
     project = pick_project(db, args.project)

@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,8 @@ from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import default_home
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.records import ChatSettings, Project
-from rlhf_lab.errors import EngineError, StoreError
+from rlhf_lab.errors import ConfigError, EngineError, StoreError
+from rlhf_lab.exporters.json_io import to_strict_json
 from rlhf_lab.jobs.project_setup import parse_template_arguments
 from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.projects import current_project, open_project
@@ -70,7 +72,7 @@ def add_plain_command(
 def add_open_argument(parser: argparse.ArgumentParser) -> None:
     """Add --open, without which no command changes which project the page shows."""
     parser.add_argument(
-        "--open", action="store_true", help="show this project on the page, to everybody who uses the lab"
+        "--open", action="store_true", default=None, help="show this project on the page, to everybody who uses the lab"
     )
 
 
@@ -110,9 +112,28 @@ def open_existing_database(home: Path) -> Database:
     return Database.open(home)
 
 
+def reject_options(args: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """Raises ConfigError if options were given that would have no effect. names: of options without a default."""
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
+    if given:
+        raise ConfigError(f"{', '.join(given)} {reason}")
+
+
+def make_output_folder(folder: Path) -> None:
+    """Create the folder of --out before a training, to be sure that the result can be saved. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} cannot be written ({error}). Give another --out.") from error
+    if not is_empty:
+        raise ConfigError(f"the folder {folder} is not empty. Give another --out, so that nothing is overwritten.")
+
+
 def print_result(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Print the result as JSON with --json, otherwise the text."""
-    print(json.dumps(result, default=str) if args.json else text)
+    """Print the result as JSON with --json (null for NaN and infinities), otherwise the text."""
+    print(json.dumps(to_strict_json(result), default=str) if args.json else text)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if run_control.open_job(db, args.run_id) is not None:
             engine_process.ensure_engine(db, args.home)  # an engine has to apply the event
-        current = get_run(db, args.run_id)
+        current = get_run(db, args.run_id, made_elsewhere=args.action == "rename")
     request = " ".join([args.action, *args.values])
     result = {"run": current.id, "name": current.name, "asked": request, "status": current.status, "step": current.step}
     delay_note = ", which takes a moment" if current.status in (RunStatus.RUNNING, RunStatus.PAUSED) else ""

@@ -27,6 +27,7 @@ from rlhf_lab.cli.console import (
     engine_lock,
     print_result,
     progress_reporter,
+    reject_options,
     show_project,
 )
 from rlhf_lab.cli.demo_tournament import format_tournament, run_tournament
@@ -166,7 +167,7 @@ def add_parser(subparsers: Any) -> None:
         "--labels", type=int, default=60, help="pairs the judge labels before the policy is trained (default 60)"
     )
     parser.add_argument(
-        "--label-every", type=int, default=1, metavar="STEPS",
+        "--label-every", type=int, default=None, metavar="STEPS",
         help="with --live: the judge labels a further pair, of the policy's texts, after so many steps each time (default 1)",
     )  # fmt: skip
     parser.add_argument(
@@ -218,10 +219,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def demo(args: argparse.Namespace, home: Path) -> DemoResult:
-    if args.labels < 2:
-        raise ConfigError(
-            f"--labels {args.labels}: a reward model needs at least 2 labels, and about 30 to learn something useful."
-        )
+    _check_options(args)
     judge = load_judge(args.judge)
     tracker = _tracker_of(args)
     seed = args.seed or 0
@@ -252,7 +250,7 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         if policy_config.live:
             manifest = {
                 "labels": asdict(current_labels(db, project.id)), IGNORED_KEY: list(reward_config.ignored),
-                JUDGE_KEY: {"every": args.label_every, "noise": args.noise},
+                JUDGE_KEY: {"every": args.label_every or 1, "noise": args.noise},
             }  # fmt: skip
             while add_missing_features(model_cache, project.id):
                 pass
@@ -303,6 +301,22 @@ def demo(args: argparse.Namespace, home: Path) -> DemoResult:
         tournament=tournament,
         **asdict(evaluation),
     )
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raises ConfigError for too few labels, and for options that would have no effect."""
+    if args.labels < 2:
+        raise ConfigError(
+            f"--labels {args.labels}: a reward model needs at least 2 labels, and about 30 to learn something useful."
+        )
+    if args.prompts is not None:
+        reject_options(args, ["prompt_set"], "has no effect with --prompts. Leave out one of them.")
+    if args.home is None:
+        reject_options(args, ["open"], "needs a lab whose page can show the project. Give --home DIR.")
+    if not args.live:
+        reject_options(args, ["label_every"], "is for a policy that is trained while the judge labels. Add --live.")
+    elif args.label_every is not None and args.label_every < 1:
+        raise ConfigError(f"--label-every {args.label_every}: give 1 or more steps.")
 
 
 def _tracker_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def run_tournament(
     noise: float = 0.0,
     max_new_tokens: int | None,
 ) -> dict[str, Any]:
-    """Let the judge answer up to MAX_ANSWERS pairs, which are chosen in the same way as for people.
+    """Let the judge answer up to MAX_ANSWERS pairs, which are chosen in the same way as for people. A live run has no stored
+    reward model, so neither best of 4 nor rewards.
 
     Returns:
         A dict with the keys "prompts" and "answers" (counts), "contestants" (best first, each with the fields of `Standing`; None
@@ -44,7 +45,7 @@ def run_tournament(
     request = {
         "contestants": [
             "base",
-            "base/best/4",
+            *(["base/best/4"] if run.reward_model_id is not None else []),
             *(f"run/{run_id}/{step}" for step in evenly_spaced(steps, MAX_CHECKPOINTS)),
         ],
         "prompts": [prompt.text for prompt in prompts(model_cache.db, project.id, "eval")[:MAX_PROMPTS]],
@@ -98,6 +99,12 @@ def score_text(row: dict[str, Any]) -> str:
     return f"{score:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
+def figures_text(row: dict[str, Any]) -> str:
+    """ "KL 0.50, reward +1.00, gold +2.00", without what was not measured."""
+    figures = (("KL", row["kl"], ".2f"), ("reward", row["reward"], "+.2f"), ("gold", row["gold"], "+.2f"))
+    return ", ".join(f"{name} {value:{form}}" for name, value, form in figures if value is not None)
+
+
 def format_tournament(result: dict[str, Any]) -> list[str]:
     """The ranking and win rates as lines of text."""
     rows, names = result["contestants"], {row["contestant"]: row["name"] for row in result["contestants"]}
@@ -106,8 +113,7 @@ def format_tournament(result: dict[str, Any]) -> list[str]:
         f"tournament: {pluralize(result['answers'], 'answer')} to pairs of {pluralize(result['prompts'], 'prompt')}; "
         "score: log-odds of being preferred to the base, with its 95 % interval",
         *(
-            f"  {'–' if row['score'] is None else rank}. {row['name']:{width}} {score_text(row)}, "
-            f"KL {row['kl']:.2f}, reward {row['reward']:+.2f}, gold {row['gold']:+.2f}"
+            f"  {'–' if row['score'] is None else rank}. {row['name']:{width}} {score_text(row)}, {figures_text(row)}"
             for rank, row in enumerate(rows, 1)
         ),
         "  preferred, row over column: " + ", ".join(f"{i + 1} {name}" for i, name in sorted(names.items())),

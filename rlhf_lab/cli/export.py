@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_lab.cli.console import (
     LAST_PROJECT,
@@ -16,6 +16,7 @@ from rlhf_lab.cli.console import (
     open_existing_database,
     print_result,
     progress_reporter,
+    reject_options,
 )
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import FractionCallback, ignore_fraction
@@ -103,7 +104,7 @@ def add_parser(subparsers: Any) -> None:
     recipe.add_argument(
         "--trainer",
         choices=LABEL_TRAINERS,
-        default="reward",
+        default=None,
         help="with labels: train a reward model (default), or by DPO",
     )
     recipe.add_argument(
@@ -112,12 +113,19 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
 
 
+def _step(text: str) -> Literal["best"] | int:
+    """Raises ArgumentTypeError."""
+    if text != BEST and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'"{text}" is neither a step nor the word {BEST}')
+    return BEST if text == BEST else int(text)
+
+
 def _add_run_arguments(parser: argparse.ArgumentParser, step_help: str) -> None:
     parser.add_argument(
         "run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)"
     )
     parser.add_argument(
-        "--step", type=lambda text: BEST if text == BEST else int(text), default=None, metavar="STEP",
+        "--step", type=_step, default=None, metavar="STEP",
         help=f'{step_help}; "{BEST}" is the best one within the KL budget',
     )  # fmt: skip
 
@@ -126,7 +134,9 @@ def _add_push_arguments(parser: argparse.ArgumentParser, repo_type: str) -> None
     parser.add_argument(
         "--push", metavar="OWNER/NAME", default=None, help="send it to the Hub too (HF_TOKEN or `hf auth login`)"
     )
-    parser.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
+    parser.add_argument(
+        "--public", action="store_true", default=None, help="the Hub's repository is public, not private"
+    )
     parser.set_defaults(repo_type=repo_type)
 
 
@@ -182,11 +192,13 @@ def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) 
     parser = add_command(subparsers, name, help_text, run=run, project=LAST_PROJECT)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to; created if missing")
     parser.add_argument("--force", action="store_true", help="replace existing files")
-    parser.set_defaults(export=export, push=None)
+    parser.set_defaults(export=export, push=None, public=None)
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.push is None:
+        reject_options(args, ["public"], "is for a repository on the Hub. Give its name with --push.")
     out = args.out.expanduser().resolve()
     with open_existing_database(args.home) as db:
         paths: list[Path] = args.export(args, db, args.home, out)
@@ -262,6 +274,7 @@ def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path
     if is_labels:
         project = pick_project(db, args.project)
     else:
+        reject_options(args, ["trainer", "source"], "is for recipes of labels: write labels in place of the run.")
         args.run_id = args.what_for
         project = get_project(db, get_run(db, _run_id(args, db)).project_id)
     messages = has_chat_template(project.model)
@@ -270,7 +283,7 @@ def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path
         messages=messages, system_role=not messages or exports_system_role(db, project),
     )  # fmt: skip
     if is_labels:
-        return export_label_recipe(db, project.id, out, texts, trainer=args.trainer, force=args.force)
+        return export_label_recipe(db, project.id, out, texts, trainer=args.trainer or "reward", force=args.force)
     return export_run_recipe(db, home, _run_id(args, db), out, texts, force=args.force)
 
 

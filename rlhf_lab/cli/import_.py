@@ -12,6 +12,7 @@ from rlhf_lab.cli.console import (
     add_open_argument,
     open_existing_database,
     print_result,
+    reject_options,
     show_project,
 )
 from rlhf_lab.common.chat_format import UnreadableError
@@ -44,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add_open_argument(parser)
-    add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
+    add("--model", default=None, help="the new project's model: a folder or a Hub id (default: the embedded one)")
     add("--max-new-tokens", type=int, default=None, help=MAX_NEW_TOKENS_HELP)
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
         help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: one vote per column; "
@@ -86,10 +87,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--undo", type=int, default=None, metavar="ID", help="print what undoing an import would remove"
     )
-    parser.add_argument("--yes", action="store_true", help="with --undo: undo it")
+    parser.add_argument("--yes", action="store_true", default=None, help="with --undo: undo it")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.new_project is None:
+        reject_options(args, ["model", "max_new_tokens"], "is for a new project. Give its name with --new-project.")
+    else:
+        reject_options(args, ["project"], "names a project, and --new-project creates one. Leave out one of them.")
     parsed = parse_file(_import_request(args))
     if args.preview:
         summary = _preview(args, parsed)
@@ -105,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
             if not prompts or (parsed.errors and not args.skip_broken):
                 save_import(db, parsed, ImportTarget(0, skip_broken=args.skip_broken))  # raises, and says why
             project = new_project(
-                db, model=args.model, prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project,
+                db, model=args.model or "embedded", prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project,
                 max_new_tokens=args.max_new_tokens, opens=False,
             )  # fmt: skip
         else:
@@ -140,6 +145,8 @@ def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
 
 
 def run_imports(args: argparse.Namespace) -> int:
+    if args.undo is None:
+        reject_options(args, ["yes"], "carries out --undo ID. Give the id of an import.")
     with open_existing_database(args.home) as db:
         project_id = pick_project(db, args.project).id
         if args.undo is None:
@@ -150,8 +157,10 @@ def run_imports(args: argparse.Namespace) -> int:
             )
             return 0
         undo = (undo_import if args.yes else preview_undo)(db, project_id, args.undo)
-    message = format_undo(undo, completed=args.yes) + ("" if args.yes else " Add --yes to undo it.")
-    print_result(args, {"project": project_id, "import": args.undo, "taken_back": args.yes, **asdict(undo)}, message)
+    message = format_undo(undo, completed=bool(args.yes)) + ("" if args.yes else " Add --yes to undo it.")
+    print_result(
+        args, {"project": project_id, "import": args.undo, "taken_back": bool(args.yes), **asdict(undo)}, message
+    )
     return 0
 
 

@@ -33,13 +33,13 @@ def add_parser(subparsers: Any) -> None:
         run=run,
         project=LAST_PROJECT,
     )
-    parser.add_argument(
+    parser.add_argument("--votes", action="store_true", help="with --erase: also remove their votes and notes")
+    decision = parser.add_mutually_exclusive_group()
+    decision.add_argument(
         "--erase",
         metavar="NAME",
         help="remove this person from every project, permanently; the votes are kept without the name",
     )
-    parser.add_argument("--votes", action="store_true", help="with --erase: also remove their votes and notes")
-    decision = parser.add_mutually_exclusive_group()
     decision.add_argument(
         "--expert", metavar="NAME", help="an expert of the project: decides disputed pairs, chooses gold pairs"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_command, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, make_output_folder, print_result, progress_reporter
 from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, SHIPPED_PAIRS_TEMPERATURE, weights_digest
 from rlhf_lab.common.process_env import thread_count
 from rlhf_lab.common.seeding import derive_seed
@@ -17,7 +17,6 @@ from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.embedded_model.corpus import generate_prompts
 from rlhf_lab.embedded_model.model_card import measure_samples, render_card
 from rlhf_lab.embedded_model.train import PretrainConfig, choose_precision, train
-from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.training.evaluation import sample_responses
 
@@ -40,10 +39,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     config: PretrainConfig = from_args(PretrainConfig, args)
     torch.set_num_threads(args.threads or thread_count())
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the folder {args.out} cannot be created ({error}). Give another --out.") from error
+    make_output_folder(args.out)
     precision, reason = choose_precision(config.precision, config.hidden, config.intermediate)
     config = config.replace(precision=precision)
     print(f"pretrain: in {reason}", file=sys.stderr, flush=True)

@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_command, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, make_output_folder, print_result, progress_reporter
 from rlhf_lab.common.paths import regular_file
 from rlhf_lab.common.text import first_items, pluralize, split_lines
 from rlhf_lab.config.base import add_arguments, from_args
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Train, merge the adapter and write the model folder. Raises LabError."""
     config: SFTConfig = from_args(SFTConfig, args)
     rows = read_rows(args.data)
-    _make_output_folder(args.out)
+    make_output_folder(args.out)
     # float32, because merging into bfloat16 weights would round most of the update away.
     backbone = load_tried_backbone(args.model, dtype=torch.float32)
     check_mergeable(backbone)
@@ -49,18 +48,6 @@ def run(args: argparse.Namespace) -> int:
     text = f"{pluralize(len(rows), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; use it with --model {args.out}"
     print_result(args, result | {"model": str(args.out)}, text)
     return 0
-
-
-def _make_output_folder(folder: Path) -> None:
-    """Create the folder before the training, to be sure that the result can be saved. Raises ConfigError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(folder.iterdir())
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} cannot be written ({error}). Give another --out.") from error
-    if not is_empty:
-        raise ConfigError(f"the folder {folder} is not empty. Give another --out, so that nothing is overwritten.")
 
 
 def read_rows(path: Path) -> list[SFTRow]:

@@ -153,6 +153,7 @@ def _optional_parser(base_type: type) -> Any:
     def parse(text: str) -> Any:
         return NONE if text == NONE else base_type(text)
 
+    parse.__name__ = base_type.__name__  # argparse names the type of a value that is none
     return parse
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from rlhf_lab.cli.console import progress_reporter
 from rlhf_lab.cli.main import COMMAND_MODULES, main
 from rlhf_lab.common import passwords
 from rlhf_lab.common.enums import EventKind, Source
-from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
@@ -23,8 +24,9 @@ from rlhf_lab.jobs import engine_process, run_lock
 from rlhf_lab.jobs.startup_project import VARIABLES
 from rlhf_lab.models.sampling import sampler
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.projects import create_project, projects
 from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run
 
 
@@ -78,7 +80,7 @@ def test_resume_takes_no_settings(tmp_path, capsys):
     Database.open(tmp_path / "home").close()
     status, reply = call(capsys, "train-policy", "--resume", "1", "--beta", "0.5", "--name", "x", *home(tmp_path))
     assert (status, reply["kind"]) == (1, "ConfigError")
-    assert "without --beta, --name" in reply["error"]
+    assert "--beta, --name cannot be changed with --resume" in reply["error"]
 
 
 def test_help_lists_every_command_and_each_module_has_its_own(capsys):
@@ -139,6 +141,72 @@ def test_options_and_choices_without_a_meaning_are_refused(arguments, capsys):
         main(arguments)
     assert exit_.value.code == 2
     assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pairs", "--seed", "5"], "--seed is of a new project"),
+        (["pairs", "--project", "1", "--model", "embedded"], "--project names a project"),
+        (["pairs", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set has no effect with --prompts"),
+        (["import", "FILE", "--model", "embedded"], "--model is for a new project"),
+        (["import", "FILE", "--max-new-tokens", "9"], "--max-new-tokens is for a new project"),
+        (["import", "FILE", "--new-project", "x", "--project", "1"], "--project names a project"),
+        (["imports", "--yes"], "--yes carries out --undo ID"),
+        (
+            ["export", "recipe", "1", "--trainer", "dpo", "--source", "all", "--out", "OUT"],
+            "--trainer, --source is for recipes",
+        ),
+        (["export", "dataset", "--public", "--out", "OUT"], "--public is for a repository"),
+        (["demo", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set has no effect"),
+        (["demo", "--label-every", "3"], "--label-every is for a policy"),
+        (["demo", "--live", "--label-every", "0"], "--label-every 0: give 1 or more steps"),
+    ],
+)
+def test_options_without_an_effect_are_refused(tmp_path, capsys, words, message):
+    with Database.open(tmp_path / "home") as db:
+        create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+    (tmp_path / "file.jsonl").write_text("{}")
+    words = [{"FILE": str(tmp_path / "file.jsonl"), "OUT": str(tmp_path / "out")}.get(word, word) for word in words]
+    status, reply = call(capsys, *words, *home(tmp_path))
+    assert (status, reply["kind"]) == (1, "ConfigError")
+    assert message in reply["error"]
+    with Database.open(tmp_path / "home") as db:
+        assert len(projects(db)) == 1
+
+
+def test_a_demo_without_a_home_has_no_project_to_open(capsys):
+    status, reply = call(capsys, "demo", "--open")
+    assert (status, reply["kind"]) == (1, "ConfigError")
+    assert "--open needs a lab" in reply["error"]
+
+
+def test_a_person_is_erased_or_made_an_expert(capsys):
+    with pytest.raises(SystemExit):
+        main(["people", "--erase", "Ann", "--expert", "Ann"])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_prompt_set_makes_a_project_of_the_embedded_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", lambda *_: {"pair_ids": []})
+    for words in ([], ["--prompt-set", "support", "--seed", "5"]):
+        assert main(["pairs", *words, *home(tmp_path)]) == 0
+    with Database.open(tmp_path / "home") as db:
+        newest = max(projects(db), key=lambda project: project.id)
+    assert (newest.id, newest.model, newest.prompt_set, newest.seed) == (2, "embedded", "support", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train-policy", "--kl-budget", "much"], "invalid float value: 'much'"),
+        (["export", "run", "1", "--out", "x", "--step", "last"], '"last" is neither a step nor the word best'),
+    ],
+)
+def test_values_of_the_wrong_type_are_named(capsys, words, message):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err
 
 
 def test_progress_without_a_terminal_is_a_line_per_phase_and_tenth(capsys):
@@ -364,6 +432,26 @@ def test_train_policy_prints_the_notes_of_its_training(tmp_path, monkeypatch, ca
     monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", train)
     assert main(["train-policy", *home(tmp_path)]) == 0
     assert capsys.readouterr().err == f"run {run.id}: 12 labels are left out\n"
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path, monkeypatch, capsys):
+    with Database.open(tmp_path / "home") as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        run = create_run(db, project.id, None, "x", config=PolicyConfig().to_dict(), manifest={}, total_steps=1)
+        record_step(db, run.id, StepResult(1, {"objective/kl": math.nan, "lr": math.inf, "eps": 0.5}))
+    monkeypatch.setattr("rlhf_lab.cli.commands._submit_or_resume", lambda *_: run.id)
+    monkeypatch.setattr("rlhf_lab.jobs.run_control.last_job", lambda *_: run)
+    monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", lambda *_: {"status": "done", "step": 1})
+    status, reply = call(capsys, "train-policy", *home(tmp_path))
+    assert (status, reply["metrics"]) == (0, {"objective/kl": None, "lr": None, "eps": 0.5})
+
+
+def test_pretrain_overwrites_nothing(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("mine")
+    status, reply = call(capsys, "pretrain", "--out", str(tmp_path))
+    assert (status, reply["kind"]) == (1, "ConfigError")
+    assert "is not empty" in reply["error"]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):

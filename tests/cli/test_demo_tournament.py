@@ -1,9 +1,11 @@
 """The tournament of `demo --tournament`, without a model."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.cli import demo_tournament
 from rlhf_lab.cli.demo_tournament import MAX_ANSWERS, evenly_spaced, format_tournament, judge_pairs
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.judges.builtin import load_judge
@@ -54,3 +56,32 @@ def test_ranking_and_matrix_as_text():
         "  1     –   25%",
         "  2   75%     –",
     ]
+
+
+def test_without_a_reward_model_nothing_is_said_of_rewards():
+    row = {"score": None, "low": None, "high": None, "answers": 0, "kl": 0.5, "reward": None, "gold": 2.0}
+    rows = [row | {"contestant": 0, "name": "base model"}]
+    result = {"prompts": 2, "answers": 0, "models": ["base"], "wins": [[0.0]], "contestants": rows}
+    assert format_tournament(result)[1] == "  –. base model not compared with the base, KL 0.50, gold +2.00"
+
+
+@pytest.mark.parametrize(("reward_model", "best"), [(3, ["base/best/4"]), (None, [])])
+def test_best_of_4_needs_a_stored_reward_model(monkeypatch, tmp_path, reward_model, best):
+    """A live run has none."""
+    asked = []
+
+    def sample(_cache, _project, request):
+        asked.append((request["contestants"], request["reward_model_id"]))
+        kept = [
+            {"model": model, "texts": ["a", "b"], "scores": None, "kl": [0.0, 0.0]} for model in request["contestants"]
+        ]
+        return {"prompts": ["x", "y"], "contestants": kept}
+
+    run, project = SimpleNamespace(reward_model_id=reward_model), SimpleNamespace(id=1, seed=0)
+    cache = SimpleNamespace(db=None, home=tmp_path)
+    for name, value in (("get_run", run), ("prompts", []), ("checkpoint_steps", [5])):
+        monkeypatch.setattr(demo_tournament, name, lambda *_, value=value: value)
+    monkeypatch.setattr(demo_tournament, "sample_contestants", sample)
+    ranking = demo_tournament.run_tournament(cache, project, 1, load_judge("cheerful"), max_new_tokens=8)
+    assert asked == [(["base", *best, "run/1/5"], reward_model)]
+    assert ranking["models"] == asked[0][0]

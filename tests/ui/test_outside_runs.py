@@ -73,6 +73,15 @@ def import_state(ctx, tmp_path, *arguments, name="theirs"):
     return run
 
 
+def test_the_command_renames_and_deletes_it(ctx, tmp_path, capsys):
+    run = import_state(ctx, tmp_path)
+    for words in (["rename", "another name"], ["delete"]):
+        capsys.readouterr()
+        assert main(["control", str(run.id), *words, "--home", str(ctx.home), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out).get("name", "another name") == "another name"
+    assert store.runs(ctx.db, made_elsewhere=True) == []
+
+
 def test_the_state_of_trl(tmp_path):
     """The final row has the step of the last one; two names are those of the lab."""
     path = write(tmp_path, "trainer_state.json", json.dumps(STATE))
