@@ -16,7 +16,7 @@ from rlhf_lab.engine import job_handlers
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.experiments import EXPERIMENTS, start_experiment
-from rlhf_lab.jobs.retraining import THEN_RUN
+from rlhf_lab.jobs.retraining import THEN_RUN, cancel_training
 from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import runs, set_run_status
@@ -88,6 +88,15 @@ def test_a_step_that_moved_no_token_gives_way_to_an_earlier_one(ctx, material):
     assert material()["view"]["step"] == 3
 
 
+def test_the_first_step_is_not_used(ctx, material):
+    """The policy is still the base then: there is no KL to weigh."""
+    run = a_run(ctx, algorithm="ppo")
+    record_step(ctx.db, run.id, StepResult(1, {SCORE: 1.0}, [replace(TOKENS, kl=[0.0, 0.0])]))
+    assert "run" in material()["recorded"]
+    record_step(ctx.db, run.id, StepResult(2, {SCORE: 1.0}, [TOKENS]))
+    assert material()["view"]["step"] == 2
+
+
 def test_a_run_without_values_clipping_tokens_or_gold_is_not_used(ctx, material):
     reward_model(ctx, differences=[0.5] * 4)  # too few
     add_steps(ctx, a_run(ctx, algorithm="rloo", group_size=4, epochs=1, minibatches=1), 9, **{GOLD: float("nan")})
@@ -115,6 +124,13 @@ def test_an_experiment_that_was_stopped_says_so(ctx, material):
     assert material()["experiment"]["problem"] == ""
     set_run_status(ctx.db, run.id, RunStatus.STOPPED)
     assert material()["experiment"]["problem"] == "Its run is stopped."
+
+
+def test_an_experiment_whose_training_was_cancelled_says_so(ctx, material):
+    project = start_experiment(ctx.db, ctx.home, "no-penalty")
+    assert material()["experiment"]["problem"] == ""
+    cancel_training(ctx.db, project.id)
+    assert material()["experiment"]["problem"] == "The training of its reward model was cancelled."
 
 
 def test_every_experiment_has_a_labelled_project_and_a_run_to_come(ctx):

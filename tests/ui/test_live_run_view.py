@@ -231,3 +231,17 @@ def test_curves_and_summary_say_what_scores_ignore(ctx, run):
         "PPO learns from people's labels, while people label; scores ignore length, words copied from the prompt"
     )
     assert run_settings(ctx.db, view.run)["scores ignore"] == "length"
+
+
+def test_a_live_run_is_diagnosed_as_one_with_a_reward_model(ctx, run):
+    """The labels decide what it learns, so more of them help. Beta is set by hand, so that advice is given."""
+    assert add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.2}, 1)
+    for step in range(11, 31):
+        metrics = {"objective/scores": 0.1, "objective/kl": 0.1, "live/kl_budget": 0.5, "objective/kl_coef": 0.2}
+        record_step(ctx.db, run.id, StepResult(step, metrics))
+    flat = RunFeed(ctx).poll(FeedQuery())["verdicts"]["objective/scores"]["message"]
+    assert flat.endswith("no clear gain so far; raise lr, lower beta, or label more pairs.")
+    for step in range(31, 41):
+        record_step(ctx.db, run.id, StepResult(step, {"objective/scores": 0.1 * (step - 30)}))
+    rising = RunFeed(ctx).poll(FeedQuery())["verdicts"]["objective/scores"]["message"]
+    assert rising.endswith("the policy learns what the reward model likes.")

@@ -348,3 +348,22 @@ def test_of_several_pending_changes_of_a_setting_the_last_counts(ctx):
     assert [marker["text"] for marker in run_summary.change_markers(view_of(ctx, run))] == [
         "lr set to 0.0003", f"reward model {run.reward_model_id} → {second.id}", "beta 0.1 → 0.2",
     ]  # fmt: skip
+
+
+def test_a_note_of_scope_keeps_the_spelling_of_nan(ctx):
+    run, other = a_run(ctx), reward_model(ctx)
+    apply_event(ctx, run, EventKind.SWITCH_REWARD, {"reward_model_id": other.id}, 2)
+    changes = events(ctx.db, run.id)
+    for message, noted in (("NaN since step 4: stop.", "NaN since step 4: stop."), ("Mean score 1.", "mean score 1.")):
+        shown = run_summary.with_scope_note("objective/scores", message, changes)
+        assert shown == f"Since the switch to reward model {other.id} after step 2: {noted}"
+
+
+def test_nothing_is_requested_of_a_run_that_is_done(ctx):
+    """A pause, or another beta, that came during its last step."""
+    run = a_run(ctx)
+    add_event(ctx.db, run.id, EventKind.PAUSE, {})
+    add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.3})
+    assert run_summary.pending_changes(view_of(ctx, run)) == ["pause", "beta = 0.3 from the next step on"]
+    set_run_status(ctx.db, run.id, RunStatus.DONE)
+    assert run_summary.pending_changes(view_of(ctx, run)) == []

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from rlhf_lab.common.enums import RunStatus
+from rlhf_lab.common.enums import JobStatus, RunStatus
 from rlhf_lab.common.records import Role, Run
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs.experiments import EXPERIMENTS, start_experiment
@@ -139,13 +139,14 @@ def own_view(ctx: Context) -> TokenView | None:
 def last_view(db: Database, project_runs: Sequence[Run]) -> TokenView | None:
     """The last step with stored tokens and a clear change of some token, of the newest run whose numbers the pages explain.
 
-    It clips ratios, trains a value function, and takes log-ratios for the KL.
+    It clips ratios, trains a value function, and takes log-ratios for the KL. At step 1 these are 0: the policy is still the
+    base.
     """
     for run in project_runs:
         config = PolicyConfig.from_dict(run.config)
         has_numbers = config.token_rows and config.spec.clips and config.uses_value_function
         if has_numbers and config.kl_estimator == "k1":
-            for step in range(run.step, max(0, run.step - MAX_STEPS_BACK), -1):
+            for step in range(run.step, max(1, run.step - MAX_STEPS_BACK), -1):
                 view = token_view(db, run.id, step)
                 if any(has_clear_change(row) for row in view["rows"]):
                     return view
@@ -192,7 +193,9 @@ def own_experiment(ctx: Context) -> ExperimentView | None:
     run = next((run for run in runs(ctx.db, ctx.project.id) if run.name == EXPERIMENTS[name].title), None)
     if run is None:
         job = last_training(ctx.db, ctx.project.id)
-        return {"name": name, "problem": job.error if job else "", "step": 0, "steps": 0, "curves": None}
+        is_cancelled = job is not None and job.status is JobStatus.CANCELLED
+        problem = "The training of its reward model was cancelled." if is_cancelled else job.error if job else ""
+        return {"name": name, "problem": problem, "step": 0, "steps": 0, "curves": None}
     has_ended = run.status in (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
     curves = curves_of(ctx.db, run)
     return {

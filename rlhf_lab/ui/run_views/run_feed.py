@@ -401,7 +401,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),
         kl_control_of(config),
         algorithm_of(view.run.config),
-        has_reward_model=view.run.reward_model_id is not None,
+        has_reward_model=view.run.reward_model_id is not None or bool(config.get("live")),
         missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),
         set_by_hand=state["set_by_hand"],
     )

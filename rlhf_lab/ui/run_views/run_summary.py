@@ -280,7 +280,10 @@ def applied_changes(view: RunView, values: Mapping[str, Sequence[Point]]) -> lis
 
 
 def pending_changes(view: RunView) -> list[str]:
-    """Changes that people requested and the run has not applied yet; for each setting only the last value."""
+    """Changes that people requested and the run has not applied yet; for each setting only the last value. None for a run that
+    has done all its steps: nothing is applied any more."""
+    if view.run.status is RunStatus.DONE:
+        return []
     is_going = view.run.status in (RunStatus.QUEUED, RunStatus.RUNNING)
     pending, when = [], "from the next step on" if is_going else NEXT_STEP_NOTE
     for index, event in enumerate(view.events):
@@ -344,7 +347,9 @@ def with_scope_note(metric: str, message: str, run_events: Sequence[RunEvent]) -
     rescale = last_rescale(metric, run_events)
     if rescale is None:
         return message
-    message = message[:1].lower() + message[1:].replace("since the start", "since then")
+    message = message.replace("since the start", "since then")
+    if not message.startswith("NaN"):
+        message = message[:1].lower() + message[1:]
     return f"Since {rescale.description} after step {rescale.step}: {message}"
 
 
