@@ -35,9 +35,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--index writes {INDEX} beside the page. Choose another name for the page.")
     with open_existing_database(args.home) as db:
         recording = record(Context(args.home, db), args.run_id, names=args.names)
+    try:
         write_page(recording, args.out, force=args.force)
-    if args.index:
-        write_index(args.out.parent, force=args.force)
+        if args.index:
+            write_index(args.out.parent, force=args.force)
+    except OSError as error:
+        raise ConfigError(
+            f"{args.out} cannot be written ({error.strerror or error}). Give --out with the name of a file in a folder that you "
+            "may write to."
+        ) from error
     size = args.out.stat().st_size
     result = {"file": str(args.out), "bytes": size, "pairs": len(recording["pairs"])}
     print_result(args, result, f"{args.out}: {size / 1e6:.1f} MB, {len(recording['pairs'])} blind pairs")

@@ -9,7 +9,7 @@ from fake_blind_tests import BASE, RUN, finish_jobs, start
 from fake_runs import KL, SCORE, a_run, write_checkpoint
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.common.enums import Choice, JobKind
+from rlhf_lab.common.enums import Choice, JobKind, RunStatus
 from rlhf_lab.common.records import PairKey, Sample, StepResult, TokenRecord
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
@@ -17,7 +17,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.blind_tests import add_answers, end_test
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import create_run
+from rlhf_lab.store.runs import create_run, set_run_status
 from rlhf_lab.store.tournaments import add_tournament, answer_tournament_pair, lease_tournament_pair
 from rlhf_lab.ui.share import page as share
 from rlhf_lab.ui.share.page import import_map, resolve, share_page
@@ -124,6 +124,7 @@ def test_the_reader_answers_the_pairs_of_the_labs_own_blind_test(ctx, run):
     ("answers", "is_shared", "has_ended", "is_published"),
     [
         ({}, False, True, False),
+        ({"Ann": {0: Choice.SKIP}}, False, True, False),
         ({"Ann": {0: Choice.SECOND}}, False, False, False), ({"Ann": {0: Choice.SECOND}}, False, True, True),
         ({"Ann": WHOLE, "Bob": WHOLE}, False, False, False), ({"Ann": WHOLE}, True, False, False),
         ({"Ann": WHOLE, "Bob": {0: Choice.FIRST}}, True, True, True),
@@ -228,3 +229,25 @@ def test_the_command_writes_the_file_once(ctx, run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["pairs"] == 1
     assert main(words) == 1
     assert "add --force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "file/page.html"])
+def test_a_file_that_cannot_be_written_is_an_error(ctx, run, tmp_path, capsys, name):
+    """A folder, and a file in a file."""
+    (tmp_path / "file").write_text("mine")
+    assert (
+        main(["share", str(run.id), "--home", str(ctx.home), "--force", "--json", "--out", str(tmp_path / name)]) == 1
+    )
+    assert "cannot be written" in json.loads(capsys.readouterr().out)["error"]
+    assert [path.name for path in tmp_path.iterdir() if path != ctx.home] == ["file"]
+
+
+def test_a_folder_with_the_name_of_a_page_is_not_listed(ctx, run, tmp_path):
+    (tmp_path / "folder.html").mkdir()
+    assert main(["share", str(run.id), "--home", str(ctx.home), "--index", "--out", str(tmp_path / "page.html")]) == 0
+    assert "folder.html" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_message_of_a_run_that_failed_is_not_published(ctx, run):
+    set_run_status(ctx.db, run.id, RunStatus.FAILED, "the disk of /home/anna is full")
+    assert "anna" not in share_page(record(ctx, run.id))

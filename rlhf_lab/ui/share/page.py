@@ -93,7 +93,7 @@ def resolve(folder: PurePosixPath, address: str) -> str:
 def index_page(folder: Path) -> str:
     """A page that lists the shared pages of a folder, the newest first: with it, the folder is a static site."""
     recordings = []
-    for file in sorted(folder.glob("*.html")):
+    for file in filter(Path.is_file, sorted(folder.glob("*.html"))):
         if match := EMBEDDED.search(file.read_text(encoding="utf-8", errors="replace")):
             recording = json.loads(match[1])
             recordings.append((recording["recorded_at"], file.name, recording["title"], recording["algorithm"]))
@@ -109,7 +109,7 @@ def index_page(folder: Path) -> str:
 
 
 def write_page(recording: Recording, file: Path, *, force: bool = False) -> None:
-    """Raises ConfigError if the file exists, unless `force`."""
+    """Raises ConfigError if the file exists, unless `force`; OSError."""
     if file.exists() and not force:
         raise ConfigError(f"{file} exists already. Choose another name, or add --force to replace it.")
     page = share_page(recording)
@@ -119,7 +119,7 @@ def write_page(recording: Recording, file: Path, *, force: bool = False) -> None
 
 
 def write_index(folder: Path, *, force: bool = False) -> None:
-    """Write `index_page` into the folder. Raises ConfigError if it has another index, unless `force`."""
+    """Write `index_page` into the folder. Raises ConfigError if it has another index, unless `force`; OSError."""
     file = folder / INDEX
     if file.exists() and not force and INDEX_MARK not in file.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(f"{file} exists and is not a list of recorded runs. Add --force to replace it.")

@@ -118,6 +118,7 @@ def record_run(ctx: Context, run_id: int) -> RunRecording:
     db, run = ctx.db, get_run(ctx.db, run_id)
     project, feed = get_project(db, run.project_id), feed_of(ctx).full_reply(run)
     feed["static"] = {**feed["static"], "runs": [], "reward_models": [], "tracking": ""}  # of others
+    feed["status_text"] = ""  # of now; that of a run that failed can name files
     token_steps = evenly_spaced([step for step in token_record_steps(db, run.id) if step], MAX_TOKEN_STEPS)
     return {
         "title": run.name,
@@ -213,7 +214,8 @@ def settings_of(run: Run) -> list[SharedSetting]:
 
 
 class FinishedTest(NamedTuple):
-    """A blind test with answers that nobody judges any more: its jobs, pairs by position, and answers by person."""
+    """A blind test with answers, not skips alone, that nobody judges any more: its jobs, pairs by position, and answers by
+    person."""
 
     jobs: tuple[Job, Job]
     pairs: dict[int, BlindPair]
@@ -226,7 +228,8 @@ def finished_tests(ctx: Context, run: Run) -> Iterator[FinishedTest]:
     for test in blind_tests(ctx.db, run.project_id):
         first, second = (queue.get_job(ctx.db, job_id) for job_id in (test.first_job, test.second_job))
         given, pairs = answers(ctx.db, test.id), pair_texts(first, second)
-        if not given or not pairs or not any(_is_of_run(job, run.id) for job in (first, second)):
+        has_answers = any(choice is not Choice.SKIP for choices in given.values() for choice in choices.values())
+        if not has_answers or not pairs or not any(_is_of_run(job, run.id) for job in (first, second)):
             continue
         is_alone = not ctx.access.is_multi_user and len(given) == 1
         if first.payload.get(ENDED_KEY) or (is_alone and not remaining_positions(pairs, *given.values())):
