@@ -234,12 +234,12 @@ def test_the_command_writes_the_file_once(ctx, run, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["", "file/page.html"])
 def test_a_file_that_cannot_be_written_is_an_error(ctx, run, tmp_path, capsys, name):
     """A folder, and a file in a file."""
-    (tmp_path / "file").write_text("mine")
-    assert (
-        main(["share", str(run.id), "--home", str(ctx.home), "--force", "--json", "--out", str(tmp_path / name)]) == 1
-    )
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / "file").write_text("mine")
+    assert main(["share", str(run.id), "--home", str(ctx.home), "--force", "--json", "--out", str(folder / name)]) == 1
     assert "cannot be written" in json.loads(capsys.readouterr().out)["error"]
-    assert [path.name for path in tmp_path.iterdir() if path != ctx.home] == ["file"]
+    assert [path.name for path in folder.iterdir()] == ["file"]
 
 
 def test_a_folder_with_the_name_of_a_page_is_not_listed(ctx, run, tmp_path):
