@@ -10,6 +10,8 @@ from rlhf_lab.config.policy import SHARDING_NEEDS_PROCESSES
 from rlhf_lab.errors import ConfigError
 
 REFERENCE_SAMPLES = 128  # samples of the base model on which scores are normalised
+#: As many if attributes are ignored: with 128, the slopes leave correlations of up to 0.2 with them (docs/LEARNING.md).
+SLOPE_SAMPLES = 384
 MAX_SCORED_PAIRS = 400  # number of the newest unlabelled pairs that a new reward model scores
 
 
@@ -132,6 +134,11 @@ class RewardConfig(Config):
     def ignored(self) -> tuple[str, ...]:
         """The names of the attributes that the reward model ignores."""
         return tuple(name for name in ATTRIBUTES if getattr(self, name) == "ignore")
+
+    @property
+    def reference_samples(self) -> int:
+        """How many texts of the base model the scores are normalised on."""
+        return SLOPE_SAMPLES if self.ignored else REFERENCE_SAMPLES
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -44,6 +44,7 @@ def reference_samples(
     project: Project,
     on_progress: ProgressCallback = no_progress,
     on_tokens: Callable[[int, int], None] = lambda *_: None,
+    count: int = REFERENCE_SAMPLES,
 ) -> ReferenceSamples:
     """Samples of the base model for train prompts, at the project's temperature and length. Scores are normalised on them.
 
@@ -53,11 +54,12 @@ def reference_samples(
     backbone, adapters = model_cache.load_project(project)
     train_prompts = prompts(model_cache.db, project.id, "train")
     filtered_prompts = filter_prompts(backbone, train_prompts, project.max_new_tokens, shortens=True)
-    texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
+    texts = [filtered_prompts.prompts[i % len(filtered_prompts.prompts)].text for i in range(count)]
     max_new_tokens, start_time = filtered_prompts.response_length, model_cache.working_time()
-    key = [backbone.encode_prompt(text) for text in texts], project.seed, max_new_tokens, project.temperature
-    if model_cache.reference is not None and model_cache.reference[0] == key:
-        return model_cache.reference[1]
+    prompt_ids = tuple(tuple(backbone.encode_prompt(text)) for text in texts)
+    key = prompt_ids, project.seed, max_new_tokens, project.temperature
+    if key in model_cache.references:
+        return model_cache.references[key]
     on_tokens(0, max_new_tokens)
     with adapters.using(None):
         samples = sample_responses(
@@ -71,9 +73,8 @@ def reference_samples(
         )
     model_cache.speed.record_sampling(model_cache.working_time() - start_time, samples.tokens)
     model_cache.speed.record_texts(samples.prompts, samples.tokens, max_new_tokens)
-    reference = ReferenceSamples(samples.prompts, samples.tokens)
-    model_cache.reference = key, reference
-    return reference
+    model_cache.references[key] = ReferenceSamples(samples.prompts, samples.tokens)
+    return model_cache.references[key]
 
 
 def complete(

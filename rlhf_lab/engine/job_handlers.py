@@ -20,7 +20,7 @@ from rlhf_lab.common.paths import REWARD_MODELS_FOLDER
 from rlhf_lab.common.progress import FractionCallback, ProgressCallback, ignore_fraction, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.label_preparation import check_has_labels, label_note, prepare_labels
@@ -141,7 +141,7 @@ def train_reward_model(
 ) -> RewardModelRow:
     """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`. job_id: for the report."""
     _, adapters = model_cache.load_project(project)
-    start_time, known_reference = model_cache.working_time(), model_cache.reference
+    start_time, known_references = model_cache.working_time(), len(model_cache.references)
     try:
         fitted = fit_reward_model(
             model_cache, project, request, report_progress=report_progress, on_progress=on_progress
@@ -168,7 +168,7 @@ def train_reward_model(
         folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
     finally:
         adapters.remove(REWARD_TRAINING_ADAPTER)
-    if model_cache.reference is not known_reference:  # an estimate includes the sampling of the reference texts
+    if len(model_cache.references) > known_references:  # an estimate includes the sampling of the reference texts
         _record_reward_time(model_cache, project, fitted, report["seconds"])
     name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
@@ -223,7 +223,9 @@ def fit_reward_model(
     )
     work = WorkCount(model_cache.speed, project.max_new_tokens)
     sampling_share = _sampling_share(work, request.config, len(labels))
-    reporter = _FitProgressReporter(report_progress, label_note(truncated_count), sampling_share)
+    reporter = _FitProgressReporter(
+        report_progress, request.config.reference_samples, label_note(truncated_count), sampling_share
+    )
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
@@ -255,7 +257,7 @@ def _fit_with_oom_retry(
     With several processes it is an error if memory runs out, because that may happen in some of them only.
     """
     _, adapters = model_cache.load_project(project)
-    reference = reference_samples(model_cache, project, on_progress, reporter.on_tokens)
+    reference = reference_samples(model_cache, project, on_progress, reporter.on_tokens, config.reference_samples)
     reporter.report_reading()
     while True:
         try:
@@ -276,19 +278,22 @@ def _sampling_share(work: WorkCount, config: RewardConfig, labels: int) -> float
     """The estimated fraction of a reward model's job spent on sampling reference texts, if an adapter is trained."""
     if not work.speed.is_measured:
         return UNMEASURED_SAMPLING_SHARE
-    sampling = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES)
+    sampling = work.sampling(config.reference_samples, config.reference_samples)
     return sampling / count_reward(work, config, labels, 0).high
 
 
 class _FitProgressReporter:
     """Converts sampled tokens and the trainer's updates into job progress.
 
-    Reports the fraction done, the seconds left, the current stage, and the losses of the current fit. sampling_share: fraction of
-    the job that is spent on sampling.
+    Reports the fraction done, the seconds left, the current stage, and the losses of the current fit. reference_texts: how
+    many are sampled. sampling_share: fraction of the job that is spent on this.
     """
 
-    def __init__(self, report_progress: JobProgressCallback, note: str = "", sampling_share: float = 0.0) -> None:
+    def __init__(
+        self, report_progress: JobProgressCallback, reference_texts: int, note: str = "", sampling_share: float = 0.0
+    ) -> None:
         self.report_progress, self.sampling_share = report_progress, sampling_share
+        self.reference_texts = reference_texts
         self.restart(note)
 
     def restart(self, note: str) -> None:
@@ -297,7 +302,7 @@ class _FitProgressReporter:
         self.eta: EtaEstimator | None = None
 
     def on_tokens(self, sampled: int, longest: int) -> None:
-        stage = f"sampling {REFERENCE_SAMPLES} reference texts, token {sampled} of {longest}"
+        stage = f"sampling {self.reference_texts} reference texts, token {sampled} of {longest}"
         self._report(self.sampling_share * sampled / longest, None, stage)
 
     def report_reading(self) -> None:

@@ -39,8 +39,8 @@ class ModelCache:
     Slots are names of adapters; the cache records which folder is loaded into each. distributed: the processes that train
     together; each has its own cache, and only the main one writes. sharded: the backbone is sharded among them. startup_s:
     seconds that this process needed before it could load a model. speed: measurements of the loaded model. interrupted_s: seconds
-    spent on short jobs in the middle of other jobs. reference: the last reference samples of the loaded model, and what they
-    depend on (`completions.reference_samples`).
+    spent on short jobs in the middle of other jobs. references: reference samples of the loaded model, by what they depend on
+    (`completions.reference_samples`).
     """
 
     home: Path
@@ -52,7 +52,7 @@ class ModelCache:
     startup_s: float = 0.0
     speed: ModelSpeed = field(default_factory=lambda: ModelSpeed(""))
     interrupted_s: float = 0.0
-    reference: tuple[Any, ReferenceSamples] | None = None
+    references: dict[Any, ReferenceSamples] = field(default_factory=dict)
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
@@ -114,8 +114,9 @@ class ModelCache:
 
     def unload(self) -> None:
         """Drop the backbone and free its memory."""
-        self._adapters = self.reference = None
+        self._adapters = None
         self._slots.clear()
+        self.references.clear()
         free_memory()
 
     def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:

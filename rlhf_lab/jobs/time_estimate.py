@@ -35,7 +35,7 @@ from typing import NamedTuple
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.labelling import TEACHING_RESPONSES
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.config.reward import MAX_SCORED_PAIRS, REFERENCE_SAMPLES, RewardConfig
+from rlhf_lab.config.reward import MAX_SCORED_PAIRS, RewardConfig
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.model_speed import ModelSpeed, load_speed
 from rlhf_lab.store.database import Database
@@ -115,15 +115,15 @@ class WorkCount:
 
 def count_reward(work: WorkCount, config: RewardConfig, labels: int, scored_pairs: int) -> Estimate:
     """Seconds of training a reward model, from the rates; low: without the final fit of an adapter."""
-    seconds = work.sampling(REFERENCE_SAMPLES, REFERENCE_SAMPLES) + work.passes(2 * scored_pairs)
+    seconds = work.sampling(config.reference_samples, config.reference_samples) + work.passes(2 * scored_pairs)
     if config.warm_start:
-        seconds += work.passes(2 * labels + REFERENCE_SAMPLES)
+        seconds += work.passes(2 * labels + config.reference_samples)
     is_validated = config.folds > 1 and (config.epochs > 0 or not config.warm_start)
     if is_validated:
         held_out = labels / config.folds
         readings = config.epochs if config.early_stopping else 1
         seconds += work.passes(4 * config.epochs * (labels - held_out) + 2 * readings * held_out)
-    last_fit = work.passes(4 * config.epochs * labels + 2 * labels + 2 * REFERENCE_SAMPLES)
+    last_fit = work.passes(4 * config.epochs * labels + 2 * labels + 2 * config.reference_samples)
     if not config.warm_start or (config.epochs > 0 and not is_validated):
         return Estimate(seconds + last_fit, seconds + last_fit)
     return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
