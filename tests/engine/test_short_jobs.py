@@ -342,7 +342,7 @@ def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
     """Without the 30 s of sampling the reference; an update takes 2 s; a restart of the fit restarts the estimate."""
     clock, reports = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
-    watch = job_handlers._FitProgressReporter(lambda progress: reports.append(progress.eta_s))
+    watch = job_handlers._FitProgressReporter(lambda progress: reports.append(progress.eta_s), 128)
     for done in (1, 2, 4):
         watch.on_update(done, 100, 0.7, "validation")
     watch.restart("again")
@@ -354,7 +354,7 @@ def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
 def test_the_progress_of_a_reward_job_moves_while_it_samples():
     """Sampling takes a quarter of the job: 32 of 64 tokens are an eighth, and two of four updates half of the other 3/4."""
     reports = []
-    reporter = job_handlers._FitProgressReporter(reports.append, sampling_share=0.25)
+    reporter = job_handlers._FitProgressReporter(reports.append, 128, sampling_share=0.25)
     for tokens in (0, 32, 64):
         reporter.on_tokens(tokens, 64)
     reporter.report_reading()
@@ -371,6 +371,8 @@ def test_the_share_of_sampling_is_that_of_the_measured_rates():
     speed = ModelSpeed("cpu", forward=[0.001], sampling={"128": [1.28]}, prompt_tokens=10, response_tokens=[10])
     share = job_handlers._sampling_share(WorkCount(speed, 64), RewardConfig(epochs=0), 30)
     assert share == pytest.approx(12.8 / (12.8 + 3.76))
+    ignoring = job_handlers._sampling_share(WorkCount(speed, 64), RewardConfig(epochs=0, length="ignore"), 30)
+    assert ignoring == pytest.approx(38.4 / (38.4 + 3.76 + 2 * 2.56))  # 384 texts: 256 more are sampled and read
     unmeasured = job_handlers._sampling_share(WorkCount(ModelSpeed("cpu"), 64), RewardConfig(), 30)
     assert unmeasured == job_handlers.UNMEASURED_SAMPLING_SHARE
 

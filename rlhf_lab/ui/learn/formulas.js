@@ -69,3 +69,10 @@ export function totalSpread(samples) {
   const means = samples[0].map((_, i) => mean(samples.map((sample) => sample[i])));
   return Math.sqrt(mean(samples.map((sample) => sum(sample.map((value, i) => (value - means[i]) ** 2)))));
 }
+
+// Whether a point lies between the first and the last value in the upper tenth of the range.
+export function isNearBest(values, at) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const isHigh = (value) => value >= high - 0.1 * (high - low);
+  return values.findIndex(isHigh) <= at && at <= values.findLastIndex(isHigh);
+}

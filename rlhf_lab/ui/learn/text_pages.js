@@ -5,6 +5,7 @@ import {
   entropy,
   gae,
   isClipped,
+  isNearBest,
   mean,
   pairLoss,
   probabilitiesAt,
@@ -45,9 +46,10 @@ const grounded = {
   title: 'From the grid to text',
   uses: 'run',
   text: [
-    'A language model is a policy too. Its state is the prompt with all tokens so far. Its action is the next token, ' +
+    'A language model is a policy too. Its state is the prompt with all tokens (words or parts of words) so far. Its ' +
+      'action is the next token, ' +
       'one of thousands. After the action the state is one token longer: here nothing is drunk.',
-    'A text is a walk. Its reward, the score of the reward model, comes at the very end.',
+    'A text is a walk. Its reward comes at the very end: the score of a reward model, learned from people’s choices.',
   ],
   question: 'Go to the action that earns the score.',
   formula: 'log π(text) = Σₜ log π(tokenₜ | prompt, tokens before it)',
@@ -121,12 +123,12 @@ const clipping = {
   title: 'Clipping: enough is enough',
   uses: 'run',
   text: [
-    'PPO (proximal policy optimisation) uses old texts for several updates. Each token has its ratio w: how ' +
-      'much likelier it is now. w·A alone pushes on, but A describes the old policy and misleads elsewhere.',
-    'PPO takes the smaller of w·A and the same with w held within 1 ± ε (cliprange). A good token (A ' +
-      'above 0) is pushed no further above 1 + ε, a bad one below 1 − ε. It may return.',
+    'PPO (proximal policy optimisation) uses old texts for several updates. A token’s ratio w says how much ' +
+      'likelier it is now. Training raises w·A, but A describes the old policy and misleads elsewhere.',
+    'PPO raises the smaller of w·A and the same with w held within 1 ± ε (cliprange). A good token (A above 0) is ' +
+      'pushed no further above 1 + ε, a bad one below 1 − ε; back they may move.',
   ],
-  question: 'Set ε so that few tokens, but some, are held back.',
+  question: 'Set ε so that some tokens, but under 10 %, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
   core: 'core.policy_losses.ppo_clip',
   sliders: () => [
@@ -136,7 +138,9 @@ const clipping = {
   picture: (state, material) => [
     clipChart(1, state, material),
     clipChart(-1, state, material),
-    html`<p class="muted">Dots: tokens of the texts. Orange ones are past their bound.</p>`,
+    html`<p class="muted">
+      Grey: w·A. Colour: the smaller of the two, which training raises. Dots: tokens; orange ones are past their bound.
+    </p>`,
   ],
   facts(state, material) {
     const count = clippedTokens(state, material).length;
@@ -157,13 +161,13 @@ const advantage = {
   title: 'Whose merit was it?',
   uses: 'run',
   text: [
-    'The value function, itself learned (next page), guesses at each token what the text will still earn. The ' +
+    'The value function, itself learned (next page), guesses before each token what the text will still earn. The ' +
       'surprise δ of a token is its reward plus the change of the guess after it. The advantage adds the later ' +
       'surprises, each multiplied once more by γλ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
-  question: 'Set λ so that the advantage of a token depends on one step only.',
+  question: 'Set λ so that the advantage of a token depends on one surprise only.',
   formula: 'Aₜ = δₜ + γλ Aₜ₊₁, δₜ = rₜ + γ Vₜ₊₁ − Vₜ',
   core: 'core.advantages.gae',
   sliders: () => [{ name: 'lam', label: 'λ', min: 0, max: 1, step: 0.05 }],
@@ -233,10 +237,11 @@ const value = {
   title: 'A guess that learns, in small steps',
   uses: 'run',
   text: [
-    'The value function is trained to hit its target T: the advantage plus the old guess. The value loss is half the ' +
-      'squared distance. If it falls, the guesses improve, and so do the advantages.',
-    'Like the policy, it should not jump. A second loss holds the guess within c (the setting cliprange_value) of ' +
-      'the old one. The larger of the two counts: past c a further step gains nothing.',
+    'The value function is trained to hit its target T, the advantage plus the old guess: with λ = 1, what the text ' +
+      'still earned. The value loss, half the squared distance, is made small. If it falls, the guesses improve, and ' +
+      'so do the advantages.',
+    'Like the policy, it should not jump. A second loss holds the guess within c (cliprange_value) of ' +
+      'the old one. The larger counts: past c a further step gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
   formula: '½ max((V − T)², (clip(V, V_old ± c) − T)²)',
@@ -299,7 +304,7 @@ const pairs = {
   text: [
     'People compare more easily than they score. The reward model gives each text a score. σ(x) = 1 / (1 + e⁻ˣ) ' +
       'turns the difference of two scores into the probability that the first is preferred.',
-    'The loss is the surprise at what was chosen: near 0 if the model was sure and right, large if it was sure and ' +
+    'The loss is small if the choice was expected: near 0 if the model was sure and right, large if it was sure and ' +
       'wrong. Only differences count, so a score has no zero of its own.',
   ],
   question: 'Find the difference at which the model has no opinion.',
@@ -357,10 +362,10 @@ const penalty = {
     'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model ' +
       '(the policy before training): at each token β times the difference of the log-probabilities.',
     'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in nats (natural ' +
-      'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping compares ' +
-      'with the last policy.',
+      'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping limits one ' +
+      'update, β all together.',
   ],
-  question: 'Set β so that this text’s sum changes its reward by one point.',
+  question: 'Set β so that this text’s sum changes its reward by 1.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
   core: 'core.kl.shape_rewards',
   sliders: (material) => [
@@ -378,7 +383,7 @@ const penalty = {
         [{ values: rewards, kind: 'accent' }],
         { xTitle: 'token', yTitle: 'reward', height: 150 },
       ),
-      html`<p class="muted">Red tokens: likelier under the policy than under the base.</p>`,
+      html`<p class="muted">Red tokens: likelier under the policy than under the base. Green: less likely.</p>`,
     ];
   },
   facts(state, material) {
@@ -449,9 +454,9 @@ const overoptimised = {
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
     'This is over-optimisation. A KL penalty, a KL budget (a limit at which β grows), new labels or an early stop ' +
-      'help. Without gold, let people compare texts of two steps: the score cannot show it.',
+      'help. Without gold, let people compare texts of two steps: the score cannot tell.',
   ],
-  question: 'Choose the step at which you would have stopped.',
+  question: 'Choose a step after which gold rises no more.',
   formula: 'J = E[score] − β · KL(policy, base)',
   core: 'core.kl.kl_estimate',
   sliders: ({ curves }) => [
@@ -473,8 +478,7 @@ const overoptimised = {
     ];
   },
   isSolved(state, { curves }) {
-    const [low, high] = [Math.min(...curves.gold), Math.max(...curves.gold)];
-    return curves.gold[state.at] >= high - 0.1 * (high - low);
+    return isNearBest(curves.gold, state.at);
   },
 };
 

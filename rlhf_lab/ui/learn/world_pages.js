@@ -40,6 +40,7 @@ const MOVE_NAMES = ['up', 'right', 'down', 'left'];
 
 const policyOf = ({ world, random, policy }) => policy ?? somePolicy(world, random);
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 2);
+const precise = (value) => formatNumber(value, 4);
 // With the same decimals in a row, so that A = Q − V holds for the numbers shown, and probabilities add up to 1.
 const decimals = (value, digits = 2) => `${value < -0.5 / 10 ** digits ? '−' : ''}${Math.abs(value).toFixed(digits)}`;
 
@@ -116,8 +117,8 @@ const world = {
     'V is what the policy earns from a cell on average; a reward shrinks to nine tenths with each move before it. ' +
       'Q is the same with the first move fixed; the advantage says how far it exceeds V.',
   ],
-  question: 'Put the bathtub beside the cat, then make the cat drunk until V is below 0.',
-  formula: 'A(s, a) = Q(s, a) − V(s)',
+  question: 'Put the bathtub right beside the cat, then make it drunk until V is below 0.',
+  formula: 'A(s, a) = Q(s, a) − V(s), for move a in cell s',
   core: 'core.advantages.gae',
   sliders: () => WORLD_SLIDERS,
   begin: (shared) => ({ selected: shared.world.start, piece: '', isTaken: false }),
@@ -203,11 +204,11 @@ const gradient = {
   name: 'gradient',
   title: 'A gradient from walks alone',
   text: [
-    'Which way should the probabilities change, so that the return grows? Nobody can try all walks. The ' +
-      'log-derivative trick needs only some: each walk pushes up the log-probability of its own moves, in ' +
-      'proportion to its return.',
-    'J is the mean return, ∇J the direction in which it grows fastest, and E the mean over walks. The world’s own ' +
-      'probabilities do not depend on the policy, so they drop out. Many walks come near the exact gradient.',
+    'The parameters are numbers that set the policy’s probabilities. The policy gradient ∇J says how to change them ' +
+      'so that the mean return J grows fastest. Nobody can try all walks. But ∇p = p ∇log p makes it a mean (E) over ' +
+      'walks: each pushes up the log-probability of its own moves, in proportion to its return.',
+    'The world’s probabilities do not depend on the parameters: their gradient is 0. Many walks come near the exact ' +
+      'gradient.',
   ],
   question: 'Use enough walks to bring the error below 50 %.',
   formula: '∇J = E[ R(τ) · Σₜ ∇ log π(aₜ | sₜ) ]',
@@ -267,7 +268,8 @@ const toGo = {
   text: [
     'With the whole return, every move is praised or blamed for everything, even for what came before it. A move can ' +
       'only change what follows. So each move is weighted by its reward-to-go: the rewards from there on.',
-    'The mean gradient stays the same. If the past weighs much, its samples spread less: make the broom expensive.',
+    'The mean gradient stays the same. If the past weighs much, the gradients of single walks spread less around it: ' +
+      'make the broom expensive.',
   ],
   question: 'Choose the last move that is still blamed for the broom.',
   formula: 'Gₜ = rₜ + γ Gₜ₊₁',
@@ -351,10 +353,10 @@ const baseline = {
   name: 'baseline',
   title: 'Better than usual, not just good',
   text: [
-    'If every walk ends well, every move is pushed up, and the samples are large and noisy. Subtract a baseline: ' +
-      'what this place usually brings. Then only moves that do better than usual are pushed up.',
+    'If every walk ends well, every move is pushed up, and the gradients of single walks (samples) are large and ' +
+      'noisy. Subtract a baseline: what this cell usually brings. Then only moves that do better are pushed up.',
     'The exact mean does not change: the probabilities of a cell sum to 1, so pushing all its moves alike ' +
-      'changes nothing on average. The mean of 400 walks still wobbles. The best baseline is near the value V.',
+      'changes nothing on average. The best baseline is near the value V; Gₜ − V is one sample of the advantage.',
   ],
   question: 'Find the baseline at which the samples spread least.',
   formula: '∇J = E[ Σₜ γᵗ (Gₜ − b(sₜ)) ∇ log π(aₜ | sₜ) ]',
@@ -378,8 +380,9 @@ const baseline = {
     const samplesAt = baselineSamples(shared);
     const samples = samplesAt(state.baseline);
     return [
-      `Spread ${number(spread(samples))} (with b = 0: ${number(spread(samplesAt(0)))}).`,
-      `Mean of these walks ${number(mean(samples))}; exact mean ${number(bestMoveGradient(shared))}, whatever b is.`,
+      `Spread ${precise(spread(samples))} (with b = 0: ${precise(spread(samplesAt(0)))}).`,
+      `Mean of these walks ${number(mean(samples))} ± ${number(spread(samples) / Math.sqrt(MANY_WALKS))}; ` +
+        `exact mean ${number(bestMoveGradient(shared))}, whatever b is.`,
       `V where the cat starts: ${number(valuesOf(shared.world, policyOf(shared))[shared.world.start])}.`,
     ];
   },
@@ -409,7 +412,7 @@ const importance = {
     'Walks are expensive. After an update they come from the old policy. Weighted by how much likelier the new ' +
       'policy makes them, many walks still give the right mean; few can be far off.',
     'But the weight of a walk is a product over its moves. If the policies differ much, a few walks have nearly all ' +
-      'the weight, and the rest is wasted. That is why a step must stay small.',
+      'the weight, and the rest is wasted. That is why one update must change the policy little.',
   ],
   question: `Change the new policy until the ${RATIO_WALKS} walks are worth fewer than 20.`,
   formula: 'w(τ) = Πₜ π(aₜ | sₜ) / π_old(aₜ | sₜ)',
