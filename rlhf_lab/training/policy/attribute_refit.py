@@ -15,7 +15,9 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
-WINDOW_STEPS = 5  # whose responses the slopes are fitted to
+#: Whose responses the slopes are fitted to. After 30 steps, on 400 new texts: a correlation of 0.11 (rms of six seeds) with the
+#: responses of 5 steps, 0.05 with those of 20.
+WINDOW_STEPS = 20
 ROWS, SLOPES = "correction.rows", "correction.slopes"  # names in a saved state
 
 
