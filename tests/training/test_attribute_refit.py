@@ -14,7 +14,8 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy.attribute_refit import WINDOW_STEPS, AttributeRefit, copy_scorer
+from rlhf_lab.training.policy import attribute_refit
+from rlhf_lab.training.policy.attribute_refit import AttributeRefit, copy_scorer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
 PROMPTS = tuple(tiny_models.PROMPTS)
@@ -92,8 +93,9 @@ def run_trainer(folder, weighted=False, **changes):
     return trainer, scorer
 
 
-def test_slopes_are_refitted_to_the_responses_of_the_last_steps(llama_folder):
+def test_slopes_are_refitted_to_the_responses_of_the_last_steps(llama_folder, monkeypatch):
     """Every second step; the reward model that the trainer was given stays as it was."""
+    monkeypatch.setattr(attribute_refit, "WINDOW_STEPS", 5)
     trainer, scorer = run_trainer(llama_folder)
     first, refit = scorer.correction, trainer.state.attribute_refit
     trainer.run_step()
@@ -101,7 +103,7 @@ def test_slopes_are_refitted_to_the_responses_of_the_last_steps(llama_folder):
     for _ in range(7):
         trainer.run_step()
     assert sorted(set(refit.rows[:, 0].tolist())) == [4.0, 5.0, 6.0, 7.0, 8.0]
-    assert len(refit.rows) == WINDOW_STEPS * trainer.state.config.batch_size
+    assert len(refit.rows) == 5 * trainer.state.config.batch_size
     assert torch.equal(refit.correction.slopes, fitted_slopes(refit.rows[:, 1], refit.rows[:, 2:]))
     assert not torch.equal(refit.correction.slopes, first.slopes)
     assert (refit.correction.unit, refit.correction.mean.tolist()) == (first.unit, first.mean.tolist())

@@ -11,8 +11,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.attribute_correction import token_attributes
 from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy.attribute_refit import WINDOW_STEPS
-from rlhf_lab.training.policy.live_reward import LiveReward
+from rlhf_lab.training.policy.live_reward import WINDOW_STEPS, LiveReward
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 SETTINGS = tiny_models.SMALL | {

@@ -26,10 +26,10 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.training.policy.attribute_refit import WINDOW_STEPS
 from rlhf_lab.training.policy.kl_control import BestCheckpoint, KLControl, ScoreUnit, updated_best
 
 #: Names in a saved state.
+WINDOW_STEPS = 5  # whose responses the slopes of ignored attributes are fitted to; checkpoints contain their features
 WEIGHTS, REFERENCE, HELD_OUT, WINDOW = "live.weights", "live.reference", "live.held_out.", "live.window."
 LIVE = "live"  # of the numbers in a saved state: version, labels, KL budget
 CORRECTION = "live_correction"  # in a saved state: of a head that ignores attributes
