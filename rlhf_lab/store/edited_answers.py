@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
 
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.person_names import is_blank
@@ -24,7 +24,15 @@ def edits_by(annotator: str) -> Select[*tuple[Any, ...]]:
     """The pair and the text of each edit of a person."""
     v, p = t.votes.c, t.pairs.c
     query = select(p.id, p.first_id).join(t.votes, v.pair_id == p.id)
-    return query.where(p.reason == EDIT_REASON, v.annotator == annotator, v.uuid.endswith(EDIT_SUFFIX, autoescape=True))
+    return query.where(v.annotator == annotator, _is_label_of_edit())
+
+
+def _is_label_of_edit() -> ColumnElement[bool]:
+    """Of rows of pairs and votes: that `add_edited_answer` cast the vote. It is then the first one on the pair. Its uuid does not
+    tell, because people and programs choose those of their votes."""
+    earlier = t.votes.alias("earlier").c
+    first = select(func.min(earlier.id)).where(earlier.pair_id == t.pairs.c.id).correlate(t.pairs).scalar_subquery()
+    return and_(t.pairs.c.reason == EDIT_REASON, t.votes.c.id == first)
 
 
 def undo_edited(conn: Connection, edit: Vote) -> Vote | None:
@@ -32,10 +40,11 @@ def undo_edited(conn: Connection, edit: Vote) -> Vote | None:
 
     None otherwise, and if that answer is not live.
     """
-    if not edit.uuid.endswith(EDIT_SUFFIX):
+    query = select(t.pairs.c.id).join(t.votes, t.votes.c.pair_id == t.pairs.c.id)
+    if conn.execute(query.where(t.votes.c.id == edit.id, _is_label_of_edit())).first() is None:
         return None
     answer = vote_by_uuid(conn, edit.uuid.removesuffix(EDIT_SUFFIX))
-    if answer is None or answer.undone_at is not None:
+    if answer is None or answer.annotator != edit.annotator or answer.undone_at is not None:
         return None
     _set_withdrawn(conn, edit.pair_id, edit.undone_at)
     return update_vote(conn, answer.id, undone_at=edit.undone_at)

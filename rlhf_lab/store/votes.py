@@ -5,7 +5,7 @@ mixed: every query names the source.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -169,6 +169,13 @@ def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30)
         votes = [vote_from_row(row) for row in conn.execute(query.order_by(v.id.desc()).limit(limit))]
         pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes])}
     return [(vote, pairs[vote.pair_id]) for vote in votes]
+
+
+def votes_on_pairs_of(db: Database, vote_ids: Collection[int], reasons: Collection[str]) -> set[int]:
+    """Those of these votes whose pairs were added for one of these reasons."""
+    v, p = t.votes.c, t.pairs.c
+    query = select(v.id).join(t.pairs, p.id == v.pair_id).where(v.id.in_(vote_ids), p.reason.in_(reasons))
+    return set(db.fetch(query).scalars())
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from typing import ClassVar
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlhf_lab.ui.network import network_of
@@ -18,6 +17,8 @@ from rlhf_lab.ui.network import network_of
 log = logging.getLogger("rlhf_lab.ui.connections")
 #: Within which a connection sends the head of a request: the first one, and each after a response.
 HEAD_S = 10.0
+#: Within which a client takes a piece of a response (`middleware.PIECE_BYTES`).
+READ_S = 60.0
 #: More files than this are of no use; systems allow between 256 and millions.
 MAX_OPEN_FILES = 8192
 REFUSAL_MESSAGE = (
@@ -84,6 +85,7 @@ class LimitedProtocol(H11Protocol):
     limits: ClassVar[ConnectionLimits]
     network: str | None = None
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def _should_upgrade_to_ws(self) -> bool:
         """Never: the lab has no WebSockets, and one would be handed to a protocol that does not give the place back."""
@@ -102,8 +104,9 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        for timer in (self._head_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
         if self.network is not None:
             self.limits.give_back(self.network)
             self.network = None
@@ -117,10 +120,19 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
         self._watch_head()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
     def _watch_head(self) -> None:
-        """Start the timer when the connection has no request; a part of a head does not restart it."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering or self.conn.their_state is not h11.IDLE:
+        """Start the timer when no request of the connection is being answered. What arrives then does not restart it: a part of a
+        head, or of the body of a request that was answered without it."""
+        if self.cycle is not None and not self.cycle.response_complete:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None

@@ -239,7 +239,7 @@ def annotator_name(ctx: Context, name: object, code: object) -> str:
         raise LabelError("`name` and `code` must be texts.")
     address = ctx.client_address()
     if not ctx.is_labeller():
-        ctx.api_clients.check_code(code, ctx.access.join_code, address)
+        ctx.api_clients.check_code(code, ctx.access.code, address)
     request = current_request()
     session = getattr(getattr(request, "state", None), "api_session", "") or getattr(request, "session_hash", None)
     client: Client = ("address", address)

@@ -29,7 +29,7 @@ READ = Limit(600, 20_000, MINUTE)
 ANSWER = Limit(120, 4_000, MINUTE)
 #: What the engine has to work for. Unfinished ones are limited by `generation_requests.MAX_JOBS_OF_VISITOR`, too.
 ENGINE = Limit(30, 400, MINUTE)
-#: Secrets and codes; wrong ones are limited further (`login_routes.FailedAttemptLimiter`).
+#: Secrets and codes; wrong ones are limited further (`auth.failed_attempts`).
 ENTER = Limit(60, 600, MINUTE)
 
 #: Pairs that pages and programs of one address hold at a time: thirty phones of a class have two each.
@@ -40,9 +40,20 @@ LIMITS: Mapping[str, Limit] = {
     "status": READ,
     **dict.fromkeys(("next_pair", "submit_vote", "POST /first", "POST /closed"), ANSWER),
     **dict.fromkeys(
-        ("wrong_secret", "POST /join", "POST /enter", "POST /leave", "GET /join", "GET /enter", "GET /leave"), ENTER
+        (
+            "wrong_secret",
+            "POST /join",
+            "POST /enter",
+            "POST /leave",
+            "GET /join",
+            "GET /enter",
+            "GET /leave",
+            "GET /login",
+        ),
+        ENTER,
     ),
-    "GET /": Limit(60, 2_000, MINUTE),
+    #: 50 ms of a core each.
+    **dict.fromkeys(("GET /", "GET /config"), Limit(60, 600, MINUTE)),
     **dict.fromkeys(("GET /assets", "GET /lab-assets"), Limit(3_000, 100_000, MINUTE)),
     #: Gradio's other routes, and what only the operator may do.
     "other": READ,
@@ -98,8 +109,10 @@ class RequestLimiter:
 
     def wait_s(self, act: str, visitor: str, address: str) -> float:
         """Count an act and return 0.0; after too many return the seconds until it is allowed. It does not count then, so that one
-        visitor cannot use up what their address may do. visitor: "" for one without a name."""
-        limit, now = self._limits.get(act, self._limits["other"]), time.monotonic()
+        visitor cannot use up what their address may do. Acts without a row share that of "other", because some are named by paths
+        that anybody may invent. visitor: "" for one without a name."""
+        act = act if act in self._limits else "other"
+        limit, now = self._limits[act], time.monotonic()
         wait, counts = 0.0, dict[tuple[str, str, str], tuple[float, int]]()
         with self._lock:
             if len(self._counts) >= MAX_COUNTERS:
@@ -118,10 +131,6 @@ class RequestLimiter:
 
     def _forget_old(self, now: float) -> None:
         """Drop the periods that are over; if there are none, the oldest half."""
-        running = {
-            key: value
-            for key, value in self._counts.items()
-            if now - value[0] < self._limits.get(key[0], self._limits["other"]).seconds
-        }
+        running = {key: value for key, value in self._counts.items() if now - value[0] < self._limits[key[0]].seconds}
         oldest_first = sorted(running.items(), key=lambda item: item[1][0])
         self._counts = dict(oldest_first[-(MAX_COUNTERS // 2) :])

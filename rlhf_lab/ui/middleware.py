@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.ui.network import is_foreign_origin, is_loopback
 
+#: Of a response, in memory for a client that has not taken it.
+PIECE_BYTES = 65_536
 GRADIO_PATH = "/gradio_api/"
 UPLOAD_PATH = f"{GRADIO_PATH}upload"
 WRONG_HOST_MESSAGE = (
@@ -41,6 +43,24 @@ def frame_origins(environment: Mapping[str, str]) -> list[str]:
                 f"{FRAMES_ENV_VAR}: {origin!r} is not an origin. Write https://courses.example.org, without a path."
             )
     return ([HUB_ORIGIN] if environment.get("SPACE_HOST") else []) + origins
+
+
+class BodyPieces:
+    """ASGI middleware: sends long bodies in pieces, each when the client has taken the one before. The server would
+    otherwise keep whole bodies for clients that do not read them. Must be outside of the compression."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_pieces(message: Message) -> None:
+            body = message.get("body", b"")
+            for begin in range(PIECE_BYTES, len(body), PIECE_BYTES):
+                await send({**message, "body": body[begin - PIECE_BYTES : begin], "more_body": True})
+            last = (len(body) - 1) // PIECE_BYTES * PIECE_BYTES if body else 0
+            await send({**message, "body": body[last:]} if last else message)
+
+        await self.app(scope, receive, send_pieces)
 
 
 class FrameGuard:
@@ -114,12 +134,24 @@ class RouteGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and self._is_open(scope))
         await (self.app if is_open else PlainTextResponse("There is nothing at this address.\n", 404))(
-            scope, receive, send
+            without_gradio_gaps(scope), receive, send
         )
 
     def _is_open(self, scope: Scope) -> bool:
         is_own = any(route.matches(scope)[0] is not Match.NONE for route in self.own_routes)
         return is_own or OPEN_ROUTES.fullmatch(scope["path"]) is not None
+
+
+def without_gradio_gaps(scope: Scope) -> Scope:
+    """A request without what Gradio answers wrongly. A part of a file would have all headers of the request as its own, cookies
+    included. The description of the functions for programs would name the host of the very first request to everybody, but that
+    of one page names the host of each request."""
+    path = scope.get("path", "")
+    if path.startswith(f"{GRADIO_PATH}file="):
+        return {**scope, "headers": [header for header in scope["headers"] if header[0] != b"range"]}
+    if path.rstrip("/") == f"{GRADIO_PATH}info":
+        return {**scope, "query_string": scope["query_string"] + b"&page="}
+    return scope
 
 
 def hostname(host: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,8 @@ from starlette.requests import Request
 
 from rlhf_lab.errors import ConfigError
 
+#: "192.0.2.1:40000", "[2001:db8::1]:40000", "[2001:db8::1]".
+PORT = re.compile(r"^(?:(\d+(?:\.\d+){3}):\d+|\[([^\]]*)\](?::\d+)?)$")
 WILDCARD_HOSTS = ("0.0.0.0", "::")
 CONTAINER_ENV_VAR = "RLHF_LAB_CONTAINER"
 #: Files that Docker and Podman create in every container.
@@ -70,9 +73,10 @@ def lan_address() -> str:
 
 
 def network_of(address: str) -> str:
-    """The address, or for IPv6 its /64 network, which one machine or household shares. Other texts are returned unchanged."""
+    """The address without a port, which some proxies add, or for IPv6 its /64 network, which one machine or household shares.
+    Other texts are returned unchanged."""
     try:
-        ip = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(PORT.sub(r"\1\2", address))
     except ValueError:
         return address
     if isinstance(ip, ipaddress.IPv4Address):

@@ -30,16 +30,15 @@ from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, page_routes
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.learn import api as learn
 from rlhf_lab.ui.limits import LIMITS, RequestLimiter
-from rlhf_lab.ui.middleware import FrameGuard, RequestGuard, RouteGuard, frame_origins
+from rlhf_lab.ui.middleware import BodyPieces, FrameGuard, RequestGuard, RouteGuard, frame_origins
 from rlhf_lab.ui.people import api as people
 from rlhf_lab.ui.project import api as project
 from rlhf_lab.ui.request_checks import BadRequestError, RequestChecks
 from rlhf_lab.ui.reward import api as reward
 from rlhf_lab.ui.runs import api as runs
-from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags
+from rlhf_lab.ui.scripts import FIRST_SCRIPT, STYLES, gradio_assets_route, module_route, module_tags, plotly_route
 from rlhf_lab.ui.share import api as share
 from rlhf_lab.ui.shared.api import Requests, act_limits
-from rlhf_lab.ui.shared.widgets import PLOTLY_JS
 from rlhf_lab.ui.train import api as train
 from rlhf_lab.ui.train.demo_run import api as demo_run
 from rlhf_lab.ui.train.start_run import api as start_run
@@ -69,7 +68,6 @@ def theme() -> gr.themes.Base:
 
 
 def build_page(ctx: Context) -> gr.Blocks:
-    gr.set_static_paths([PLOTLY_JS])
     page: gr.Blocks = gr.Blocks(
         title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=UPLOAD_CACHE_SECONDS
     )
@@ -115,6 +113,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     requests, limiter = Requests(ctx, APIS), RequestLimiter({**LIMITS, **act_limits(APIS)})
     routes: list[BaseRoute] = [
         requests.route(),
+        plotly_route(),
         module_route(),
         gradio_assets_route(),
         *page_routes(ctx),
@@ -124,6 +123,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         routes += auth_routes(ctx.db, ctx.access)
     middleware = [
         Middleware(FrameGuard, origins=frame_origins(os.environ)),
+        Middleware(BodyPieces),
         Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
         Middleware(BodyInjectionMiddleware, html=initial_body_html(), access=ctx.access, is_operator=ctx.is_operator),
         Middleware(
@@ -160,8 +160,9 @@ def count_act(ctx: Context, limiter: RequestLimiter, request: Request, act: str)
     limit."""
     if not ctx.access.is_multi_user or ctx.is_operator(request):
         return
-    visitor, act = ctx.visitor(request), "wrong_secret" if sent_secret(request) else act
-    if wait_s := limiter.wait_s(act, visitor.name, ctx.access.client_address(request)):
+    visitor, address = ctx.visitor(request).name, ctx.access.client_address(request)
+    acts = [act, "wrong_secret"] if sent_secret(request) else [act]
+    if wait_s := max(limiter.wait_s(each, visitor, address) for each in acts):
         seconds = math.ceil(wait_s)
         raise BadRequestError(
             f"Too many requests of this kind came from you or from your network. Try again in {wait_text(seconds)}.",

@@ -1,4 +1,4 @@
-"""The page's JavaScript: our ES modules, and the files of Gradio's own page, each compressed once.
+"""The page's JavaScript: our ES modules, plotly.js, and the files of Gradio's own page, each compressed once.
 
 The address of our modules contains a hash of all of them, and they import each other by relative addresses, so a page never mixes
 modules of two versions of the lab. The name of each of Gradio's scripts contains a hash of it. Browsers may cache both forever.
@@ -6,14 +6,17 @@ modules of two versions of the lab. The name of each of Gradio's scripts contain
 
 import gzip
 import hashlib
+import io
 import mimetypes
 import re
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import plotly
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rlhf_lab.ui.gradio_patches import ASSETS_FOLDER
@@ -41,6 +44,9 @@ VERSION = version_of(MODULES)
 MODULE_FOLDER = f"lab-assets/{VERSION}"
 #: The screen Learn loads its modules when it is opened, and a shared page has its own.
 LOADED_LATER = ("learn/", "share/")
+PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+#: Relative to the page; it changes with the package.
+PLOTLY_ADDRESS = f"lab-assets/plotly-{int(PLOTLY_JS.stat().st_mtime)}/plotly.min.js"
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
 #: Names of Gradio's files whose content never changes, such as index-DphvyggB.js.
 HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")
@@ -77,13 +83,19 @@ def module_route() -> Route:
     return Route("/lab-assets/{version}/{path:path}", endpoint)
 
 
+def plotly_route() -> Route:
+    """GET plotly.js. Must come before `module_route`. Gradio's route for files would compress its 5 MB for each request, in the
+    thread that answers everybody."""
+
+    def endpoint(request: Request) -> Response:
+        return _response(request, _compressed_file(PLOTLY_JS), "text/javascript")
+
+    return Route(f"/{PLOTLY_ADDRESS}", endpoint)
+
+
 def gradio_assets_route(folder: Path = ASSETS_FOLDER) -> Route:
     """GET a file of Gradio's page. Gradio's own route compresses it for each request and forbids browsers to cache it."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
-
-    @cache
-    def compressed_file(name: str) -> bytes:
-        return gzip.compress((folder / name).read_bytes())
 
     def endpoint(request: Request) -> Response:
         name = request.path_params["name"]
@@ -92,9 +104,21 @@ def gradio_assets_route(folder: Path = ASSETS_FOLDER) -> Route:
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         if not HASHED_SCRIPT.fullmatch(name):  # a font, which is compressed already, or a file whose content may change
             return FileResponse(folder / name)
-        return _response(request, compressed_file(name), media_type)
+        return _response(request, _compressed_file(folder / name), media_type)
 
     return Route("/assets/{name:path}", endpoint)
+
+
+_COMPRESSED_FILES: dict[Path, bytes] = {}
+_one_at_a_time = threading.Lock()
+
+
+def _compressed_file(path: Path) -> bytes:
+    """Compressed once, also if many ask for it at once."""
+    with _one_at_a_time:
+        if path not in _COMPRESSED_FILES:
+            _COMPRESSED_FILES[path] = gzip.compress(path.read_bytes())
+        return _COMPRESSED_FILES[path]
 
 
 @cache
@@ -106,5 +130,6 @@ def _response(request: Request, compressed: bytes, media_type: str) -> Response:
     """A response that browsers may cache forever. Clients that do not accept gzip get it uncompressed."""
     headers = {"cache-control": CACHE_FOR_EVER, "vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
-        return Response(gzip.decompress(compressed), media_type=media_type, headers=headers)
+        source = gzip.GzipFile(fileobj=io.BytesIO(compressed))
+        return StreamingResponse(iter(lambda: source.read(1 << 16), b""), media_type=media_type, headers=headers)
     return Response(compressed, media_type=media_type, headers=headers | {"content-encoding": "gzip"})

@@ -12,13 +12,16 @@ import time
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from rlhf_lab.ui import connections
-from rlhf_lab.ui.connections import ConnectionLimits, limited_protocol, limits_of
+from rlhf_lab.ui.connections import ConnectionLimits, LimitedProtocol, limited_protocol, limits_of
+from rlhf_lab.ui.middleware import PIECE_BYTES, BodyPieces
 
+LONG = 20_000_000
 REQUEST = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n"
 #: macOS has only the first address of the loopback network.
 several_addresses = pytest.mark.skipif(sys.platform != "linux", reason="uses several loopback addresses")
@@ -28,14 +31,20 @@ async def hello(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"got {len(await request.body())}")
 
 
+async def long(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("x" * LONG)
+
+
 @pytest.fixture
 def serve(monkeypatch):
     """serve(limits, head_s): a server; returns its port."""
     running = []
 
-    def start(limits, head_s=30.0):
+    def start(limits, head_s=30.0, read_s=30.0):
         monkeypatch.setattr(connections, "HEAD_S", head_s)
-        app = Starlette(routes=[Route("/", hello, methods=["GET", "POST"])])
+        monkeypatch.setattr(connections, "READ_S", read_s)
+        routes = [Route("/", hello, methods=["GET", "POST"]), Route("/long", long)]
+        app = Starlette(routes=routes, middleware=[Middleware(BodyPieces)])
         config = uvicorn.Config(app, port=0, http=limited_protocol(limits), log_level="warning", timeout_keep_alive=30)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
@@ -133,6 +142,45 @@ def test_a_second_request_has_the_same_time_and_a_slow_body_is_read(serve, conne
     connection.sendall(REQUEST[:20])
     assert connection.recv(1000) == b""
     until(lambda: not limits._counts)
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 1000", "Transfer-Encoding: chunked"])
+def test_a_body_that_nobody_reads_does_not_keep_it_open(serve, connect, framing):
+    """The response comes before the body, of which one part follows."""
+    limits = ConnectionLimits(4, 2)
+    connection = connect(serve(limits, head_s=0.3))
+    assert answer(connection, f"GET /unknown HTTP/1.1\r\nHost: lab\r\n{framing}\r\n\r\n".encode()) == 404
+    connection.sendall(b"1")
+    connection.settimeout(5)
+    assert connection.recv(1000) == b""
+    until(lambda: not limits._counts)
+
+
+def test_a_response_that_nobody_reads_is_not_kept(serve, connect, monkeypatch):
+    """The server keeps a piece of it, and closes the connection in the end."""
+    limits, kept, pause = ConnectionLimits(4, 2), [], LimitedProtocol.pause_writing
+
+    def pause_writing(protocol):
+        kept.append(protocol.transport.get_write_buffer_size())
+        pause(protocol)
+
+    monkeypatch.setattr(LimitedProtocol, "pause_writing", pause_writing)
+    connection = connect(serve(limits, read_s=0.5))
+    connection.sendall(b"GET /long HTTP/1.1\r\nHost: lab\r\n\r\n")
+    until(lambda: kept)
+    until(lambda: not limits._counts)
+    assert max(kept) <= 3 * PIECE_BYTES
+
+
+def test_a_response_that_is_read_slowly_is_whole(serve, connect):
+    connection = connect(serve(ConnectionLimits(4, 2), read_s=1.0))
+    connection.sendall(b"GET /long HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")
+    count, began = 0, time.monotonic()
+    while part := connection.recv(1_000_000):
+        count += len(part)
+        time.sleep(max(0.0, 1.5 * count / LONG - (time.monotonic() - began)))
+    assert count > LONG
+    assert time.monotonic() - began > 1.4
 
 
 def test_a_proxy_may_have_all_connections_and_a_network_half():

@@ -120,6 +120,24 @@ def test_undo_of_another_persons_answer_to_an_edit_undoes_that_alone(ctx, screen
     assert len(edited_history(ctx)) == 2
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
+@pytest.mark.parametrize("answer", ["a2", "b1"])
+def test_undo_of_a_vote_whose_uuid_looks_like_that_of_an_edit_undoes_it_alone(ctx, screen, answer, is_edited):
+    """Bob chooses the uuids of his votes: one of his or Ann's, with the suffix. On an ordinary pair, or on that of Ann's edit."""
+    send_vote(screen, screen.opened({"annotator": "ann"})["pair"])
+    edit_pair = vote_history(ctx.db, ctx.project.id, "ann")[0][1]
+    send_vote(screen, screen.opened({"annotator": "ann"})["pair"], edit="", uuid="a2")
+    send_vote(screen, screen.opened({"annotator": "bob"})["pair"], edit="", uuid="b1", annotator="bob")
+    pair_id = edit_pair.id if is_edited else screen.opened({"annotator": "bob"})["pair"]["id"]
+    before = edited_history(ctx)
+    cast_vote(ctx.db, Vote(f"{answer}-edit", pair_id, "bob", Source.HUMAN, Choice.SECOND, True))
+    screen.undo({"annotator": "bob"})
+    assert [vote.uuid for vote, _ in vote_history(ctx.db, ctx.project.id, "bob")] == ["b1"]
+    assert edited_history(ctx) == before
+    with ctx.db.read() as conn:
+        assert conn.execute(select(t.pairs.c.taken_back_at).where(t.pairs.c.id == pair_id)).scalar_one() is None
+
+
 def test_a_vote_with_the_uuid_of_another_person_stores_no_edit_for_them(ctx, screen):
     pair = screen.opened({"annotator": "ann"})["pair"]
     send_vote(screen, pair, edit="")

@@ -29,9 +29,10 @@ from rlhf_lab.store.pair_selection import running_leases
 from rlhf_lab.ui import limits
 from rlhf_lab.ui.auth import api_clients
 from rlhf_lab.ui.auth.api_clients import ApiClients
+from rlhf_lab.ui.auth.oauth import OAuthProvider, oauth_routes
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.chat import api as chat
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.context import OPERATOR_HEADER, Context
 from rlhf_lab.ui.initial_html import leave, page_routes
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.limits import API_FOLDER, LIMITS, Limit, RequestLimiter, act_of_path
@@ -62,7 +63,9 @@ def test_every_act_that_a_visitor_can_trigger_has_a_row(shared):
     page_acts = {act_of_path("POST", f"{API_FOLDER}/{path}") for path in requests.endpoints}
     assert {requests.act(act) for act in page_acts} <= act_limits(APIS).keys()
     routes = [route for route in routes if not route.path.startswith(API_FOLDER)]
-    for route in [*routes, *page_routes(shared), *auth_routes(shared.db, shared.access)]:
+    provider = OAuthProvider("https://hub.example", "id", "hush", "openid", "lab.example", frozenset())
+    sign_in = oauth_routes(shared.db, shared.access, provider)
+    for route in [*routes, *page_routes(shared), *auth_routes(shared.db, shared.access), *sign_in]:
         for method in route.methods:
             assert act_of_path(method, route.path) in LIMITS.keys() - {"other"}, (method, route.path)
     scope = {"app": SimpleNamespace(blocks=page)}
@@ -112,9 +115,28 @@ def test_visitors_and_addresses_are_counted_apart_and_periods_end(monkeypatch):
     assert [limiter.wait_s("a", "bob", "1.1.1.1") for _ in range(3)] == [0, 0, 60]
     assert [limiter.wait_s("a", "", "1.1.1.1") for _ in range(2)] == [0, 40]  # those that were refused did not count
     assert limiter.wait_s("a", "", "2.2.2.2") == 0
-    assert [limiter.wait_s(act, "", "3.3.3.3") for act in ("x", "y")] == [0, 0]
+    assert [limiter.wait_s(act, "", "3.3.3.3") for act in ("x", "y")] == [0, 10]  # acts without a row share one
     now[0] += 40
     assert limiter.wait_s("a", "ann", "1.1.1.1") == 0
+
+
+def test_invented_paths_and_a_wrong_secret_give_nobody_further_requests(shared):
+    """Each path that the page's requests do not have counts as the same act, and a request with a wrong secret also as itself."""
+    limiter, requests = RequestLimiter({**LIMITS, **act_limits(APIS)}), Requests(shared, APIS)
+
+    def is_counted(path, **headers):
+        request = SimpleNamespace(cookies={}, headers=headers, client=SimpleNamespace(host="1.1.1.1"))
+        try:
+            count_act(shared, limiter, request, requests.act(act_of_path("POST", f"{API_FOLDER}/{path}")))
+        except BadRequestError:
+            return False
+        return True
+
+    assert sum(is_counted(f"shop/{i}") for i in range(20_100)) == LIMITS["other"].address
+    assert {act for act, _, _ in limiter._counts} == {"other"}
+    ask_limit = act_limits(APIS)["chat/ask"].address
+    assert sum(is_counted("chat/ask") for _ in range(ask_limit + 5)) == ask_limit
+    assert not is_counted("chat/ask", **{OPERATOR_HEADER: "guess"})
 
 
 def test_memory_of_the_counters_is_bounded(monkeypatch):

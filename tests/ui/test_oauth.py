@@ -302,3 +302,15 @@ def test_only_a_space_with_its_variables_has_the_oauth_routes(db, access, monkey
     with TestClient(Starlette(routes=routes)) as client:
         assert "Sign in with Hugging Face" in client.get("/join").text
     assert "hush" not in json.dumps([str(route) for route in routes])
+
+
+def test_certificates_are_read_once(monkeypatch):
+    """It takes 50 ms, during which nobody is answered."""
+    made, make = [], httpx.create_ssl_context
+    monkeypatch.setattr(httpx, "create_ssl_context", lambda: made.append(make()) or made[-1])
+    monkeypatch.setattr(httpx, "AsyncHTTPTransport", lambda verify=None: httpx.MockTransport(lambda _: verify))
+    oauth.tls_context.cache_clear()
+    provider = OAuthProvider.from_env(SPACE)
+    used = [provider.client()._transport._transport.handler(None) for _ in range(3)]
+    assert (len(made), used) == (1, made * 3)
+    oauth.tls_context.cache_clear()

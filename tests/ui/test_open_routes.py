@@ -54,11 +54,20 @@ def is_open(client, path):
     return replies == {(200, "in")}
 
 
-def running_paths(routes):
-    """The paths of all routes of Gradio's app with these routes added."""
+def page_app(routes=()):
+    """Gradio's app with these routes added."""
     with gr.Blocks() as page:
         gr.Button("x").click(lambda: None, api_name="press")
-    app = gr.routes.App.create_app(page, app_kwargs={"routes": list(routes)})
+    return gr.routes.App.create_app(page, app_kwargs={"routes": list(routes)})
+
+
+def guarded_page():
+    return TestClient(RouteGuard(page_app(), ()))
+
+
+def running_paths(routes):
+    """The paths of all routes of Gradio's app with these routes added."""
+    app = page_app(routes)
     paths = {*app.openapi()["paths"], *(route.path for route in app.routes if hasattr(route, "path"))}
     return {path.replace(":path}", "}") for path in paths}
 
@@ -103,6 +112,26 @@ def test_addresses_are_not_fetched(lab, address):
 @pytest.mark.parametrize("path", ["/tmp/gradio/plot.js", "C:/Users/ann/plot.js", "C:%5CUsers%5Cann%5Cplot.js"])
 def test_local_files_are_open(lab, path):
     assert is_open(lab[1], f"/gradio_api/file={path}?v=1")
+
+
+def test_a_part_of_a_file_does_not_repeat_the_request(in_loop, tmp_path):
+    """Gradio would send the headers of the request, such as cookies, back as those of the response."""
+    file = tmp_path / "x.js"
+    file.write_text("0123456789")
+    gr.set_static_paths([file])
+    reply = in_loop(guarded_page).get(f"/gradio_api/file={file}", headers={"range": "bytes=2-4", "cookie": "a=secret"})
+    assert (reply.status_code, reply.text) == (200, "0123456789")
+    assert "secret" not in str(reply.headers)
+
+
+@pytest.mark.parametrize("query", ["", "?all_endpoints=true", "?page=x"])
+def test_the_host_of_the_first_request_is_not_told_to_others(in_loop, query):
+    client = in_loop(guarded_page)
+    for host in ("evil.example", "lab.example"):
+        text = client.get(f"/gradio_api/info{query}", headers={"host": host}).text
+        assert '"/press"' in text
+    assert "lab.example" in text
+    assert "evil.example" not in text
 
 
 def test_no_websocket_is_open(lab):

@@ -10,7 +10,7 @@ from rlhf_lab.common import passwords
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import add_person
-from rlhf_lab.ui.auth import login_routes
+from rlhf_lab.ui.auth import failed_attempts, login_routes
 from rlhf_lab.ui.auth.password_file import PasswordEntry, read_password_file
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
@@ -169,7 +169,7 @@ def test_a_password_form_of_another_site_enters_nobody(web):
 
 
 def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_out(lab, web):
-    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+    for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
         assert enter(web, "Eve", "guess").status_code == 403
     answer = enter(web, "Eve", "three")
     assert (answer.status_code, "Wait a minute" in answer.text) == (429, True)
@@ -186,7 +186,7 @@ def test_an_address_that_guesses_passwords_keeps_no_other_address_out(lab):
             fields = {"name": "Eve", "password": password}
             return client.post("/enter", data=fields, headers={"x-forwarded-for": address}).status_code
 
-        for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+        for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
             assert status("203.0.113.5", "guess") == 403
         assert status("203.0.113.5", "three") == 429
         assert status("203.0.113.6", "three") == 303
@@ -197,6 +197,18 @@ def test_an_unknown_name_takes_as_long_as_a_known_one(web, monkeypatch):
     monkeypatch.setattr(passwords, "verify_password", lambda password, stored: hashes.append(stored) or True)
     assert enter(web, "Cid", "x").status_code == 403
     assert passwords.HASH_PATTERN.fullmatch(hashes[0])
+
+
+@pytest.mark.parametrize("stored", ["three", passwords.hash_password("three")])
+def test_a_plain_password_takes_as_long_as_a_hashed_one(monkeypatch, stored):
+    """Otherwise the time of a refusal would tell whether the file has the name."""
+    hashed, scrypt = [], passwords.hashlib.scrypt
+    monkeypatch.setattr(
+        passwords.hashlib, "scrypt", lambda *args, **options: hashed.append(1) or scrypt(*args, **options)
+    )
+    for password in ("three", "four"):
+        assert passwords.verify_password(password, stored) is (password == "three")
+    assert hashed == [1, 1]
 
 
 def test_nobody_joins_by_code_under_a_name_of_the_file(lab, web):

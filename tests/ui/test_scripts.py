@@ -1,6 +1,8 @@
 """URLs of the page's modules: they contain the version, and browsers cache them permanently."""
 
+import gzip
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,10 +13,13 @@ from rlhf_lab.ui import scripts
 from rlhf_lab.ui.scripts import (
     MODULE_FOLDER,
     MODULES,
+    PLOTLY_ADDRESS,
+    PLOTLY_JS,
     gradio_assets_route,
     module_address,
     module_route,
     module_tags,
+    plotly_route,
 )
 from rlhf_lab.ui.share.page import resolve
 from rlhf_lab.ui.shared.widgets import widget
@@ -69,6 +74,20 @@ def test_a_file_of_gradio_is_compressed_once_and_kept_for_ever(gradio_files):
         assert reply.headers["content-type"].startswith("text/javascript")
         assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert reply.headers["vary"] == "Accept-Encoding"
+
+
+def test_plotly_is_compressed_once_and_kept_for_ever(monkeypatch):
+    """And not by Gradio, for each request."""
+    client, compressed, compress = TestClient(Starlette(routes=[plotly_route(), module_route()])), [], gzip.compress
+    monkeypatch.setattr(scripts, "_COMPRESSED_FILES", {})
+    monkeypatch.setattr(scripts.gzip, "compress", lambda data: compressed.append(len(data)) or compress(data))
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda _: client.get(f"/{PLOTLY_ADDRESS}"), range(4)))
+    assert compressed == [PLOTLY_JS.stat().st_size]
+    for reply in [*replies, client.get(f"/{PLOTLY_ADDRESS}", headers={"accept-encoding": ""})]:
+        assert reply.content == PLOTLY_JS.read_bytes()
+        assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert reply.headers["cache-control"] == "public, max-age=31536000, immutable"
 
 
 def test_a_file_without_a_hash_in_its_name_is_not_kept(gradio_files):

@@ -21,6 +21,7 @@ from rlhf_lab.ui.compare import api as compare
 from rlhf_lab.ui.compare.tournament import api as tournament
 from rlhf_lab.ui.label import api as label
 from rlhf_lab.ui.reward import api as reward
+from rlhf_lab.ui.runs.quality import api as quality
 from rlhf_lab.ui.shared.api import parse_payload
 
 COMPARISON = {"models": ["base"], "samples": 1, "seed": 7, "temperature": 0.8, "max_new_tokens": 1, "annotator": "ann"}
@@ -154,3 +155,32 @@ def test_scores_of_pairs_with_typed_texts(ctx, calls, models, visitor, monkeypat
     assert [has_scores(i) for i in (sampled.id, edited, chat)] == [True, True, True]
     visitor()
     assert [has_scores(i) for i in (sampled.id, edited, chat)] == [True, False, False]
+
+
+def test_labels_of_typed_texts_that_a_reward_model_finds_unlikely(ctx, calls, visitor):
+    """Ann edits a text into one of a blind pair; a model that is trained on her label would tell how it scores."""
+    sampled = newest_pairs(ctx.db, ctx.project.id, 1)[0]
+    answer = cast_vote(ctx.db, Vote("u", sampled.id, "ann", Source.HUMAN, Choice.FIRST, True))
+    edit = add_edited_answer(ctx.db, answer, "a text of a blind test")
+    unlikely = [{"index": i, "probability": 0.1} for i in range(2)]
+    snapshot = LabelSnapshot((answer.id, edit.id), "", Source.HUMAN)
+    model = add_reward_model(
+        ctx.db, ctx.project.id, "x", config={}, report={"disagreements": unlikely}, snapshot=snapshot
+    ).id
+
+    def shown():
+        report = calls(reward, ctx).report({"model": model, "annotator": "ann"})["disagreements"]
+        listed = calls(quality, ctx).state({"annotator": "ann"})["figures"]["unlikely_labels"]["labels"]
+        return len(report), [label["vote_id"] for label in listed]
+
+    for is_operator in (False, True):
+        visitor(is_operator)
+        assert shown() == (2, [answer.id, edit.id])
+    test = start(ctx)
+    assert shown() == (2, [answer.id, edit.id])
+    visitor()
+    assert shown() == (1, [answer.id])
+    visitor(True)
+    end_test(ctx.db, test.id)
+    visitor()
+    assert shown() == (2, [answer.id, edit.id])

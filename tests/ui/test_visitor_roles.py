@@ -23,7 +23,7 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui.auth import login_routes
+from rlhf_lab.ui.auth import failed_attempts, login_routes
 from rlhf_lab.ui.auth.api_clients import ApiClients
 from rlhf_lab.ui.auth.login_pages import join_form_page
 from rlhf_lab.ui.auth.visitors import (
@@ -455,7 +455,7 @@ def test_the_focus_is_on_what_is_missing_or_wrong(web):
 def test_a_join_code_counts_however_it_is_typed(web, typed):
     answer = web.post("/join", data={"code": typed, "name": "Ann"})
     assert (answer.status_code, answer.headers.get("location")) == (303, "./")
-    ApiClients().check_code(typed, "ABC234", "10.0.0.1")
+    ApiClients().check_code(typed, JoinCode("ABC234"), "10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_a_join_code_counts_however_it_is_typed(web, typed):
 def test_other_codes_do_not(web, typed):
     assert web.post("/join", data={"code": typed, "name": "Ann"}).status_code == 403
     with pytest.raises(NotAllowedError, match="join code"):
-        ApiClients().check_code(typed, "ABC234", "10.0.0.1")
+        ApiClients().check_code(typed, JoinCode("ABC234"), "10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -476,12 +476,12 @@ def test_a_join_code_of_ones_own(typed, code, is_equal):
 
 
 def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
-    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+    for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
         assert web.post("/join", data={"code": "GUESS1", "name": "Ann"}).status_code == 403
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
 
 
-def guess_codes(client, addresses, times=login_routes.MAX_FAILURES_PER_MINUTE):
+def guess_codes(client, addresses, times=failed_attempts.MAX_FAILURES_PER_MINUTE):
     """Send wrong codes from each address, as the proxy states it; returns the statuses for the last one."""
     for address in addresses:
         headers = {"x-forwarded-for": address}
@@ -518,14 +518,28 @@ def test_all_addresses_of_an_ipv6_network_count_as_one(proxied):
     assert join_status(proxied, "2001:db8:1:3::1") == 303
 
 
+@pytest.mark.parametrize(
+    ("stated", "other"),
+    [
+        ("203.0.113.5:{}", "203.0.113.6:1"),
+        ("[2001:db8:1:2::1]:{}", "[2001:db8:1:3::1]:1"),
+        ("[2001:db8:1:2::{}]", "[2001:db8:1:3::1]"),
+    ],
+)
+def test_a_port_that_the_proxy_states_makes_no_other_address(proxied, stated, other):
+    guess_codes(proxied, [stated.format(4000 + number) for number in range(30)], times=1)
+    assert join_status(proxied, stated.format(5000)) == 429
+    assert join_status(proxied, other) == 303
+
+
 def test_without_a_stated_proxy_the_header_with_the_address_does_not_count(web):
     guess_codes(web, [f"203.0.113.{number}" for number in range(30)], times=1)
     assert join_status(web, "198.51.100.1") == 429
 
 
 def test_a_flood_of_wrong_codes_is_logged_and_keeps_no_correct_code_out(proxied, caplog, monkeypatch):
-    monkeypatch.setattr(login_routes, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
-    limiter = login_routes.FailedAttemptLimiter("join codes")
+    monkeypatch.setattr(failed_attempts, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
+    limiter = failed_attempts.FailedAttemptLimiter("join codes")
     flooded = [limiter.record_failure(f"203.0.113.{number}") for number in range(60)]
     assert flooded == [False] * 49 + [True] * 11
     assert not limiter.is_blocked("198.51.100.1")
@@ -535,9 +549,17 @@ def test_a_flood_of_wrong_codes_is_logged_and_keeps_no_correct_code_out(proxied,
     ]
 
 
+def test_wrong_codes_of_people_and_programs_are_counted_together(ctx, web):
+    for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
+        web.post("/join", data={"code": "GUESS1", "name": "Ann"})
+    with pytest.raises(NotAllowedError, match="Too many wrong codes"):
+        ctx.api_clients.check_code("ABC234", ctx.access.code, "testclient")
+
+
 def test_in_a_flood_wrong_codes_wait_and_the_correct_one_opens(ctx, monkeypatch):
-    monkeypatch.setattr(login_routes, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
+    monkeypatch.setattr(failed_attempts, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
     lab = behind_proxy(ctx, "https://lab.example/")
+    lab.access.code.failures = failed_attempts.FailedAttemptLimiter("join codes")
     with TestClient(Starlette(routes=login_routes.login_routes(lab.db, lab.access)), follow_redirects=False) as client:
         guess_codes(client, [f"203.0.113.{number}" for number in range(50)], times=1)
         assert guess_codes(client, ["198.51.100.1"], times=2) == [429, 429]
@@ -545,15 +567,15 @@ def test_in_a_flood_wrong_codes_wait_and_the_correct_one_opens(ctx, monkeypatch)
 
 
 def test_only_so_many_addresses_are_counted(monkeypatch):
-    monkeypatch.setattr(login_routes, "MAX_COUNTED_ADDRESSES", 2)
-    limiter = login_routes.FailedAttemptLimiter("join codes")
+    monkeypatch.setattr(failed_attempts, "MAX_COUNTED_ADDRESSES", 2)
+    limiter = failed_attempts.FailedAttemptLimiter("join codes")
     for address in ("a", "b", "a", "c"):
         limiter.record_failure(address)
     assert list(limiter._by_address) == ["a", "c"]
 
 
 def test_guessed_codes_do_not_keep_the_operator_out(ctx, web):
-    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+    for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
         web.post("/join", data={"code": "GUESS1", "name": "Ann"})
     assert web.get("/enter?key=guess").status_code == 403
     assert web.get("/enter", params={"key": ctx.operator_secret}).status_code == 303
@@ -678,7 +700,7 @@ def test_only_a_multi_user_lab_identifies_visitors(ctx):
 def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+    for _ in range(failed_attempts.MAX_FAILURES_PER_MINUTE):
         web.post("/join", data={"code": "GUESS1", "name": "Ann"})
     now[0] += 59
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429

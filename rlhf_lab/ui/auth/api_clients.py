@@ -6,8 +6,7 @@ from typing import Literal
 
 from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 from rlhf_lab.errors import LabelError, NotAllowedError
-from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
-from rlhf_lab.ui.auth.visitors import is_join_code
+from rlhf_lab.ui.auth.visitors import JoinCode, is_join_code
 
 MAX_TOOL_NAME_LENGTH = 50
 NAME_IDLE_S = 600
@@ -24,17 +23,16 @@ class ApiClients:
     NAME_IDLE_S seconds or the page's process is restarted."""
 
     def __init__(self) -> None:
-        self._limiter = FailedAttemptLimiter("join codes")
         self._lock = threading.Lock()
         # look-alike key of a name -> (client, time of its last call, its name and address)
         self._owners: dict[str, tuple[Client, float, tuple[str, str]]] = {}
 
-    def check_code(self, code: str, join_code: str, address: str) -> None:
+    def check_code(self, code: str, join_code: JoinCode, address: str) -> None:
         """Raises NotAllowedError for another code than the lab's join code, and after too many wrong ones."""
-        if self._limiter.is_blocked(address):
+        if join_code.failures.is_blocked(address):
             raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
-        if not is_join_code(code, join_code):
-            self._limiter.record_failure(address)
+        if not is_join_code(code, join_code.value):
+            join_code.failures.record_failure(address)
             raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
 
     def bind_name(self, name: str, client: Client, address: str = "") -> str:

@@ -4,9 +4,6 @@ in the password file (`rlhf_lab.ui.auth.password_file`), /leave to log out."""
 import asyncio
 import functools
 import logging
-import threading
-import time
-from collections import OrderedDict, deque
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +16,7 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.auth.failed_attempts import FailedAttemptLimiter
 from rlhf_lab.ui.auth.login_pages import (
     join_form_page,
     login_redirect,
@@ -32,55 +30,10 @@ from rlhf_lab.ui.locations import without_locations
 from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
-#: For one address, which is blocked afterwards. A class behind one router shares an address, so a few typos must be allowed.
-MAX_FAILURES_PER_MINUTE = 30
-#: For all addresses together: afterwards wrong codes are no longer answered, and a warning is logged.
-MAX_TOTAL_FAILURES_PER_MINUTE = 600
-MAX_COUNTED_ADDRESSES = 10_000
 #: Verified if no entry has the name, so that the response takes as long as for a known name.
 DUMMY_HASH = passwords.SCHEME + "$" + 32 * "0" + "$" + 64 * "0"
 
 logger = logging.getLogger(__name__)
-
-
-class FailedAttemptLimiter:
-    """Counts failed attempts of the last minute, for each address and for all together.
-
-    An address with too many failures is blocked, even with a correct code; otherwise it could continue guessing. Too many
-    failures of all addresses together block nobody; otherwise an attacker with many addresses could lock everybody out.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._by_address: OrderedDict[str, deque[float]] = OrderedDict()  # the address that failed last is the last
-        self._total: deque[float] = deque(maxlen=MAX_TOTAL_FAILURES_PER_MINUTE)
-        self._lock = threading.Lock()
-
-    def is_blocked(self, address: str) -> bool:
-        with self._lock:
-            return _is_used_up(self._by_address.get(address))
-
-    def record_failure(self, address: str) -> bool:
-        """Returns whether all addresses together have failed too often."""
-        with self._lock:
-            now, was_used_up = time.monotonic(), _is_used_up(self._total)
-            failures = self._by_address.setdefault(address, deque(maxlen=MAX_FAILURES_PER_MINUTE))
-            self._by_address.move_to_end(address)
-            if len(self._by_address) > MAX_COUNTED_ADDRESSES:
-                self._by_address.popitem(last=False)
-            failures.append(now)
-            self._total.append(now)
-            is_used_up = _is_used_up(self._total)
-        if is_used_up and not was_used_up:
-            logger.warning(
-                "%d wrong %s within a minute: somebody may be guessing. Correct ones are still accepted.",
-                MAX_TOTAL_FAILURES_PER_MINUTE, self._what,
-            )  # fmt: skip
-        return is_used_up
-
-
-def _is_used_up(failures: "deque[float] | None") -> bool:
-    return failures is not None and len(failures) == failures.maxlen and time.monotonic() - failures[0] < 60.0
 
 
 def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> list[BaseRoute]:
@@ -96,7 +49,7 @@ class LoginForms:
 
     def __init__(self, db: Database, access: Access, *, show_oauth: bool) -> None:
         self.db, self.access = db, access
-        self._limiter, self._password_login = FailedAttemptLimiter("join codes"), PasswordLogin(access)
+        self._limiter, self._password_login = access.code.failures, PasswordLogin(access)
         self._join_form = functools.partial(
             join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
         )

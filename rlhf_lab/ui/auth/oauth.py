@@ -6,8 +6,10 @@ the Space, and those named in RLHF_LAB_OPERATORS, enter as the operator; everybo
 
 import asyncio
 import secrets
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx2 as httpx
@@ -74,7 +76,7 @@ class OAuthProvider:
         return AsyncOAuth2Client(
             self.client_id, self.client_secret, scope=self.scopes, redirect_uri=f"https://{self.host}/{CALLBACK_PATH}",
             code_challenge_method="S256", timeout=TIMEOUT_S, headers={"Accept-Encoding": "identity"},
-            transport=BoundedTransport(self.transport or httpx.AsyncHTTPTransport()),
+            transport=BoundedTransport(self.transport or httpx.AsyncHTTPTransport(verify=tls_context())),
         )  # fmt: skip
 
     async def fetch_endpoints(self, client: AsyncOAuth2Client, *names: str) -> list[str]:
@@ -86,6 +88,12 @@ class OAuthProvider:
         if not all(isinstance(endpoint, str) and endpoint.startswith(f"{self.url}/") for endpoint in endpoints):
             raise ValueError("an address of the provider is on another site")
         return endpoints
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Reads the certificates once: that takes 50 ms of the thread that answers everybody."""
+    return httpx.create_ssl_context()
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):

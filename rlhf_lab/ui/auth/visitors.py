@@ -37,6 +37,7 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.ui.auth.ended_sessions import EndedSessions
+from rlhf_lab.ui.auth.failed_attempts import FailedAttemptLimiter
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.network import is_foreign_origin, network_of
 
@@ -73,10 +74,14 @@ class Visitor:
 
 @dataclass
 class JoinCode:
-    """The code that labellers join with; "" if there is none. path: the file that keeps it; None if it cannot be renewed."""
+    """The code that labellers join with; "" if there is none. path: the file that keeps it; None if it cannot be renewed.
+    failures: wrong codes, wherever they were entered."""
 
     value: str = ""
     path: Path | None = None
+    failures: FailedAttemptLimiter = field(
+        default_factory=lambda: FailedAttemptLimiter("join codes"), repr=False, compare=False
+    )
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def renew(self) -> None:

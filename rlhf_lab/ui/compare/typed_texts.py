@@ -4,6 +4,8 @@ Texts of policies, and the best of n texts, score high by every reward model of 
 blind pair mostly reveal which model wrote which.
 """
 
+from collections.abc import Iterable
+
 from rlhf_lab.common.enums import JobStatus
 from rlhf_lab.common.records import Tournament
 from rlhf_lab.errors import NotAllowedError
@@ -15,9 +17,12 @@ from rlhf_lab.store.edited_answers import EDIT_REASON
 from rlhf_lab.store.live_runs import pairs_of_active_runs
 from rlhf_lab.store.projects import get_pair
 from rlhf_lab.store.tournaments import tournament_answers, tournaments
+from rlhf_lab.store.votes import votes_on_pairs_of
 from rlhf_lab.ui.compare.tournament.api import ranked_answers
 from rlhf_lab.ui.context import Context
 
+#: Of pairs of which somebody wrote a part.
+TYPED_REASONS = (EDIT_REASON, CHAT_REASON)
 OPEN_TEST = "a blind test is open. Wait until the operator has ended it"
 OPEN_TOURNAMENT = "a tournament is open. Wait until all its texts have been judged, or the operator has deleted it"
 LIVE_PAIRS = "texts of a run are judged under Label. Wait until the run has ended"
@@ -45,9 +50,16 @@ def check_may_score(ctx: Context) -> None:
 def hides_scores(ctx: Context, pair_id: int) -> bool:
     """Whether this visitor may not see the scores of a pair now, because somebody wrote a part of it: an edited text, or the
     conversation of a chat."""
-    if ctx.is_operator() or get_pair(ctx.db, pair_id).reason not in (EDIT_REASON, CHAT_REASON):
+    if ctx.is_operator() or get_pair(ctx.db, pair_id).reason not in TYPED_REASONS:
         return False
     return bool(why_not_scored(ctx))
+
+
+def votes_with_scores(ctx: Context, vote_ids: Iterable[int]) -> list[int]:
+    """Those of these votes of which reports may tell this visitor how likely a reward model finds them, as `hides_scores`."""
+    ids = list(vote_ids)
+    hidden = set() if ctx.is_operator() or not why_not_scored(ctx) else votes_on_pairs_of(ctx.db, ids, TYPED_REASONS)
+    return [vote_id for vote_id in ids if vote_id not in hidden]
 
 
 def _can_be_judged(ctx: Context, tournament: Tournament) -> bool:

@@ -22,12 +22,13 @@ from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.header.guide import HeaderGuide, guide_view, progress_of
 from rlhf_lab.ui.run_views.run_summary import select_run
+from rlhf_lab.ui.scripts import PLOTLY_ADDRESS
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.charts import CURVES, PLOTLY_CONFIG, layout
 from rlhf_lab.ui.shared.glossary import definitions
 from rlhf_lab.ui.shared.instant_view import rounded_bound
 from rlhf_lab.ui.shared.presence import PRESENCE
-from rlhf_lab.ui.shared.widgets import PLOTLY_ADDRESS, widget
+from rlhf_lab.ui.shared.widgets import widget
 
 api = Api("header")
 CACHED_S = 1.0

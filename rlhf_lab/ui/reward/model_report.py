@@ -14,6 +14,7 @@ from rlhf_lab.common.text_attributes import ATTRIBUTES
 from rlhf_lab.store.label_snapshots import comparisons_by_vote
 from rlhf_lab.store.reward_model_list import ListedRewardModel, listed_model
 from rlhf_lab.store.votes import next_unvoted_pair
+from rlhf_lab.ui.compare.typed_texts import votes_with_scores
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
 
@@ -94,7 +95,9 @@ def model_detail(ctx: Context, model: int, annotator: str | None = None) -> Rewa
         "example_texts": example_texts(ctx, [labels[vote_id] for vote_id in row.examples if vote_id in labels]),
         "calibration": [(predicted, right, pairs) for predicted, right, pairs in report.get("calibration") or ()],
         "calibration_error": report.get("expected_calibration_error"),
-        "disagreements": disagreement_rows(row.disagreements, labels),
+        "disagreements": disagreement_rows(
+            row.disagreements, {vote_id: labels[vote_id] for vote_id in votes_with_scores(ctx, labels)}
+        ),
         "attributes": attribute_rows(report.get("attribute_effects") or [], row.config),
     }  # fmt: skip
 

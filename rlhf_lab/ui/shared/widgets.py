@@ -6,16 +6,12 @@ its template and value. A widget reads and acts through requests (`api.py`); wit
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import plotly
 
-from rlhf_lab.ui.scripts import module_address
+from rlhf_lab.ui.scripts import PLOTLY_ADDRESS, module_address
 
-PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-PLOTLY_ADDRESS = f"gradio_api/file={PLOTLY_JS}?v={int(PLOTLY_JS.stat().st_mtime)}"
 #: Options of an event in the browser: no progress display, and handled also while the previous one is.
 BROWSER_EVENT: dict[str, Any] = {
     "show_progress": "hidden",

@@ -23,6 +23,7 @@ from rlhf_lab.quality.agreement import (
 from rlhf_lab.quality.queries import columns_of, request_new_vote, unlikely_labels, vote_columns
 from rlhf_lab.store.reward_model_list import ListedRewardModel, accuracy_of, list_reward_models, newest_listed
 from rlhf_lab.store.vote_table import current_votes
+from rlhf_lab.ui.compare.typed_texts import votes_with_scores
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.shared.api import Api, Payload
 from rlhf_lab.ui.shared.crowd import sees_comparisons, visible_votes
@@ -232,7 +233,7 @@ def unlikely_labels_view(ctx: Context, source: Source, annotator: str | None) ->
     row = newest_listed(ctx.db, ctx.project.id, source)
     if row is None:
         return None
-    visible = visible_votes(ctx, (vote_id for vote_id, _ in row.disagreements), annotator)
+    visible = visible_votes(ctx, votes_with_scores(ctx, (vote_id for vote_id, _ in row.disagreements)), annotator)
     labels: list[UnlikelyLabel] = [
         {
             "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice,
