@@ -66,13 +66,18 @@ def copied_share(prompt: str, text: str) -> float:
 CUT = "cut"  # measured from the tokens: a text that was cut off has no stop token
 #: By the name of the setting that ignores the attribute.
 ATTRIBUTES = {
-    "length": Attribute("length", "Half the length", -math.log(2), log_length),
-    CUT: Attribute("being cut off", "Being cut off", 1.0, lambda _, __: 0.0),
-    "lists": Attribute("lists and headings", "A list or headings in half of the lines", 0.5, list_share),
+    "length": Attribute("length", "Texts half as long", -math.log(2), log_length),
+    CUT: Attribute("being cut off", "Texts that are cut off", 1.0, lambda _, __: 0.0),
+    "lists": Attribute("lists and headings", "Texts with a list or headings in half of the lines", 0.5, list_share),
     "exclamations": Attribute(
-        "exclamation marks and emoji", "The first exclamation mark or emoji", math.log(2), log_exclamations
+        "exclamation marks and emoji",
+        "Texts with one exclamation mark or emoji instead of none",
+        math.log(2),
+        log_exclamations,
     ),
-    "copied": Attribute("words copied from the prompt", "A tenth more words copied from the prompt", 0.1, copied_share),
+    "copied": Attribute(
+        "words copied from the prompt", "Texts with a tenth more words copied from the prompt", 0.1, copied_share
+    ),
 }
 
 

@@ -309,10 +309,10 @@ def default_run_name(
 
 
 def reward_text(reward_model_id: int | None, reward_terms: Sequence[RewardTerm], *, live: bool = False) -> str:
-    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" without one; "labels, while people
-    label" in a live run."""
+    """A description of the reward, such as "reward model 3 + 0.5 length"; "labels alone" without one; "new labels" in
+    a live run."""
     if not reward_terms:
-        without = "labels, while people label" if live else "labels alone"
+        without = "new labels" if live else "labels alone"
         return f"reward model {reward_model_id}" if reward_model_id else without
     parts = []
     for term in reward_terms:

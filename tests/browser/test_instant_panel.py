@@ -29,7 +29,7 @@ def test_each_vote_is_predicted_and_nothing_moves(lab, open_page):
         expect(panel).to_contain_text("starts after 6 answers that prefer one text; so far there are 0")
         height = page.evaluate(HEIGHT)
         vote(page)
-        expect(panel).to_contain_text("so far there are 1")
+        expect(panel).to_contain_text("so far there is 1")
         assert page.evaluate(HEIGHT) == height
         for _ in range(7):
             vote_of(db, project, "Ann", Choice.FIRST)

@@ -270,7 +270,7 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
             expect(beta).to_have_value("0.25")
         expect(page.locator("[data-do=error]")).to_be_hidden()
         who, automatic = page.locator("[data-do=set-by-beta]"), page.locator("[data-do=automatic-beta]")
-        expect(who).to_have_text("set by the run")
+        expect(who).to_have_text("set automatically")
         record_step(db, run.id, StepResult(1, {"objective/kl_coef": 0.01943, "lr": config["lr"]}))
         expect(beta).to_have_value("0.0194")
         record_step(db, run.id, StepResult(2, {"objective/kl_coef": 2.2e-11, "lr": config["lr"]}))
@@ -281,7 +281,7 @@ def test_emptied_setting_of_a_run_shows_the_value_in_use(lab, open_page):
         expect(who).to_have_text("set by hand")
         expect(beta).to_have_value("0.5")
         automatic.click()
-        expect(who).to_have_text("set by the run")
+        expect(who).to_have_text("set automatically")
         expect(page.locator("[data-asked]")).to_contain_text("beta automatic")
         assert [event.payload["value"] for event in events(db, run.id)] == [0.5, "automatic"]
         set_run_status(db, run.id, RunStatus.STOPPED)

@@ -282,7 +282,7 @@ def test_a_live_run_starts_with_few_labels_and_no_reward_model(fresh, monkeypatc
     fresh.label(6)
     run = run_control.start_run(fresh.db, fresh.folder, fresh.project.id, config)
     assert (run.reward_model_id, run.status) == (None, RunStatus.QUEUED)
-    assert "on labels, while people label" in run.name
+    assert "on new labels" in run.name
     assert "live on" not in run.name
     term = run_control.RewardTerm("repetition", 1.0)
     with pytest.raises(run_control.ConfigError, match="learns its reward from the labels alone"):

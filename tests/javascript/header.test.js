@@ -6,6 +6,7 @@ import {
   downloadText,
   intervalText,
   machineText,
+  measuredAtText,
   runKey,
   runNews,
   savedText,
@@ -42,6 +43,14 @@ test('a newer step of the open screen is shown for four seconds', () => {
   assert.equal(withScreenFigures({ ...STATUS, job: null }, null, { run: 4, step: 3, at: 0 }, 0).job, null);
 });
 
+test('the stage says at how many labels an accuracy was measured that is out of date', () => {
+  const text = (labels, reward) => measuredAtText({ ...STATUS, labels, simulated: 5, reward });
+  const reward = { accuracy: 0.8, labels: 12, simulated: false };
+  assert.deepEqual([text(16, reward), text(17, reward)], ['', ' (at 12 labels)']);
+  assert.equal(text(90, { ...reward, simulated: true }), '');
+  assert.deepEqual([text(90, null), text(90, { ...reward, accuracy: null })], ['', '']);
+});
+
 test('the guide says the same as the open screen', () => {
   const guide = (present, note) => ({ ...STATUS, may_label: true, guide: { present, note } });
   const note = (status, published) => withScreenFigures(status, ...published, 1000).guide.note;
@@ -53,6 +62,8 @@ test('the guide says the same as the open screen', () => {
     note(guide('Label', 'no label prefers a text yet'), [counts({ guide_note: '' }), null]),
     'no label prefers a text yet',
   );
+  const reached = [counts({ labels: 10, guide_note: '' }), null];
+  assert.equal(note(guide('Label', '1 more label for a reward model'), reached), '10 labels');
   assert.equal(note(guide('Label', '4 more'), [counts({ counted_at: 10, guide_note: '' }), null]), '4 more');
   assert.equal(note(guide('Train', 'run 4 step 2 of 30'), published), 'run 4 step 3 of 30');
   assert.equal(note(guide('Compare', '4 more pairs'), published), '4 more pairs');

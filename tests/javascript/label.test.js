@@ -232,8 +232,8 @@ test('what the instant reward model waits for', () => {
   assert.match(texts.waitingText({ ...late, waiting: 1 }, 'u'), /^does not know the last answer yet/);
   assert.equal(texts.waitingText({ ...late, prediction: {} }, 'u'), '');
   const fitted = { ...figures, decided: 8, waiting: 0, right: 6 };
-  assert.equal(texts.waitingText(fitted, ''), 'predicts your next answer.');
-  const isSimulated = 'has learned from simulated labels only. It predicts your next answer.';
+  assert.equal(texts.waitingText(fitted, ''), 'predicts your next answer; you see it afterwards.');
+  const isSimulated = 'has learned from simulated labels only. It predicts your next answer; you see it afterwards.';
   assert.equal(texts.waitingText({ ...fitted, simulated: true }, ''), isSimulated);
   assert.match(texts.waitingText({ ...fitted, pending: true }, 'u'), /is being trained on your answer/);
   assert.equal(texts.waitingText({ ...fitted, prediction: {} }, 'u'), '');

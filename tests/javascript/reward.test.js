@@ -36,20 +36,24 @@ test('when the next reward model is trained', () => {
 
 test('the correlation with the length', () => {
   assert.equal(correlationText(null), '');
-  assert.match(correlationText(-0.19), /correlate by −0.19, over texts of the base model\.$/);
+  assert.match(correlationText(-0.19), /lengths of texts correlate \(−0.19\), over texts of the base model\.$/);
+  assert.match(correlationText(0.0026), /hardly correlate \(0\.00\)/);
 });
 
 test('what labels say about an attribute', () => {
-  const row = { step_text: 'Half the length', odds: 1.9, low: 1.1, high: 3.2 };
-  const text = 'Half the length multiplies the odds of being preferred by ';
-  assert.equal(effectText(row), `${text}1.9 (1.1 to 3.2).`);
-  assert.equal(effectText({ ...row, low: 0.9 }), `${text}1.9 (0.9 to 3.2). This may be chance.`);
-  const unsure = effectText({ ...row, odds: 0.02, low: 1e-8, high: 2e5 });
-  assert.match(
-    unsure,
-    /makes a text less likely to be preferred; too few labels to say how much\. This may be chance\.$/,
+  const row = { step_text: 'Texts half as long', odds: 1.9, low: 1.1, high: 3.2 };
+  const text = 'Texts half as long have ';
+  assert.equal(effectText(row), `${text}1.9 times the odds of being preferred (1.1 to 3.2).`);
+  assert.equal(
+    effectText({ ...row, low: 0.9 }),
+    `${text}1.9 times the odds of being preferred (0.9 to 3.2). This may be chance.`,
   );
-  assert.equal(effectText({ ...row, odds: 200, low: 90, high: 900 }), `${text}over 100 (90 to over 100).`);
+  const unsure = effectText({ ...row, odds: 0.02, low: 1e-8, high: 2e5 });
+  assert.match(unsure, /are less likely to be preferred; too few labels to say how much\. This may be chance\.$/);
+  assert.equal(
+    effectText({ ...row, odds: 200, low: 90, high: 900 }),
+    `${text}over 100 times the odds of being preferred (90 to over 100).`,
+  );
   assert.match(effectText({ ...row, odds: null, low: null, high: null }), /^Not measured/);
 });
 

@@ -55,7 +55,7 @@ def test_the_large_figure_names_no_winner_that_may_be_chance(first, second):
     """By the exact intervals: 14 to 79 %, 21 to 86 %, 12 to 88 %, none for one and five answers, 35 to 90 %, 38 to 52 %."""
     names, choices = ["base, best of 4", "base model"], [Choice.FIRST] * first + [Choice.SECOND] * second
     assert preferred_share([dict(enumerate(choices))], names) == (
-        f"{first} : {second}", "for the base, best of 4 against the base model: no clear preference",
+        f"{first} : {second}", "for the best of 4 texts of the base against the base model: no clear preference",
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def test_a_run_is_named_with_its_step(ctx):
         "label": "engine works", "style": "busy", "description": header.ENGINE_LABELS[engine_process.EngineState.ALIVE][2],
         "device": "cpu", "memory_mib": 512.0, "is_working": True,
     }  # fmt: skip
-    assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+    assert shown["reward"] == {"id": row.id, "labels": 0, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
     queue.finish(ctx.db, job.id, {})
     pairs = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {})
     queue.claim(ctx.db, [JobKind.SAMPLE_PAIRS], engine)

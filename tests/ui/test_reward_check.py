@@ -58,7 +58,7 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
     assert (view["pairs"], view["test"], view["text"]) == (12, None, "")
     assert (
         view["note"]
-        == "If people choose one model in 87 % of the pairs or more, 12 pairs without ties usually show it; a weaker preference "
+        == "12 pairs without ties usually show a preference if one model is chosen in 87 % of them or more; a weaker preference "
         "needs more pairs."
     )
     assert guide(ctx)[:2] == ("Train", "no run yet")
@@ -78,10 +78,10 @@ def test_one_button_leads_from_the_size_to_the_meaning(ctx, calls, model):
     view = screen.check(query)
     assert not view["can_judge"]
     assert view["text"] == (
-        "You like the base, best of 4 more often: 11 of 12 decided pairs (92 %, 95 % interval 62 to 100 %). People prefer what "
-        "this reward model prefers, so PPO can follow it."
+        "You like the best of 4 texts of the base more often: 11 of 12 decided pairs (92 %, 95 % interval 62 to 100 %). "
+        "You prefer what this reward model prefers, so PPO can follow it."
     )
-    assert blind_test.state(ctx, test_id, "ann")["sentences"][-1].startswith("People prefer what")
+    assert blind_test.state(ctx, test_id, "ann")["sentences"][-1].startswith("You prefer what")
     assert guide(ctx) == ("Train", "no run yet", "Press Start.")
     assert "Compare" not in guide_view(progress_of(ctx), Role.OPERATOR, "ann")["done"]
 

@@ -101,7 +101,7 @@ def test_a_report_says_what_else_the_labels_prefer(ctx):
         ctx.db, ctx.project.id, "x", config=config, report=REPORT | {"attribute_effects": effects}, snapshot=snapshot
     )
     length, lists, copied = reward.model_detail(ctx, row.id)["attributes"]
-    assert (length["name"], length["step_text"], length["is_ignored"]) == ("length", "Half the length", True)
+    assert (length["name"], length["step_text"], length["is_ignored"]) == ("length", "Texts half as long", True)
     assert (length["odds"], length["low"], length["high"]) == (1.65, 1.52e-8, 2.72)
     assert (lists["name"], lists["odds"], lists["low"], lists["is_ignored"]) == ("lists", None, None, True)
     assert (

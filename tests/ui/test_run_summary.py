@@ -63,9 +63,9 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
         "eval/kl": [(5, 1.0), (10, 3.75), (15, 4.5)],
     }
     assert run_summary.best_checkpoint_text(run, curves) == (
-        "Best checkpoint: step 10. On held-out prompts its mean score is −1.25 sd and its KL 3.8. A KL of up to 1.3 times "
-        "the budget of 4 is accepted. The newest checkpoint is preferred, unless its score is more than a standard error below "
-        "the highest."
+        "Best checkpoint: step 10. Its texts for held-out prompts have a mean score of −1.25 sd and a KL of 3.8; the curves show "
+        "the texts of each step for training prompts. It is the newest checkpoint with a KL of at most 5.2 and nearly the "
+        "highest score."
     )
     assert run_summary.best_checkpoint_text(run, {}) == ""
 

@@ -120,12 +120,12 @@ def test_which_preference_the_chosen_sizes_can_show(ctx):
     query = {"models": ["base"], "samples": "1", "pairs": "10", "prompts": "6", "max_new_tokens": "64"}
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query))
     assert reply["blind_test_size"] == (
-        "If people choose one model in 92 % of the pairs or more, 10 pairs without ties usually show it; a weaker "
-        "preference needs more pairs."
+        "10 pairs without ties usually show a preference if one model is chosen in 92 % of them or more; a weaker preference "
+        "needs more pairs."
     )
     assert reply["tournament_size"] == (
-        "Any two models are compared on up to 6 prompts. If people choose one model in 97 % of the "
-        "pairs or more, 6 pairs without ties usually show it; a weaker preference needs more pairs."
+        "Any two models are compared on up to 6 prompts. 6 pairs without ties usually show a preference "
+        "if one model is chosen in 97 % of them or more; a weaker preference needs more pairs."
     )
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query | {"pairs": "5", "prompts": "1"}))
     assert reply["blind_test_size"] == "5 pairs are too few to show a preference, however people choose."

@@ -76,8 +76,8 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     first, second = reward_model(ctx), reward_model(ctx, Source.HUMAN, accuracy=None)
     models = options(ctx)["models"]
     assert [(model["id"], model["label"]) for model in models] == [
-        (second.id, f"{second.id}: 3 people's labels, accuracy not measured"),
-        (first.id, f"{first.id}: 3 simulated labels, accuracy 81 %"),
+        (second.id, f"{second.id}: accuracy not measured, 3 people's labels"),
+        (first.id, f"{first.id}: accuracy 81 %, 3 simulated labels"),
     ]
     assert "people's labels" in models[0]["note"]
     assert "simulated labels" in models[1]["note"]
@@ -133,9 +133,9 @@ def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
     wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
     good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
     trusted, doubtful = options(ctx)["models"]
-    assert doubtful["label"] == f"{wide.id}: 3 simulated labels, accuracy 3–56 %"
+    assert doubtful["label"] == f"{wide.id}: accuracy 3–56 %, 3 simulated labels"
     assert "no better than chance" in doubtful["note"]
-    assert trusted["label"] == f"{good.id}: 3 simulated labels, accuracy 80 %"
+    assert trusted["label"] == f"{good.id}: accuracy 80 %, 3 simulated labels"
     assert "guessing" not in trusted["note"]
 
 
@@ -166,7 +166,7 @@ def test_without_a_bound_the_accuracy_itself_tells_whether_to_warn(ctx, accuracy
     row = reward_model(ctx, accuracy=accuracy, accuracy_low=low, accuracy_high=low)
     (model,) = options(ctx)["models"]
     assert ("no better than chance" in model["note"]) is warns
-    assert model["label"] == f"{row.id}: 3 simulated labels, {label}"
+    assert model["label"] == f"{row.id}: {label}, 3 simulated labels"
 
 
 @pytest.mark.parametrize(

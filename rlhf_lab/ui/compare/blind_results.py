@@ -125,20 +125,24 @@ def is_check(payloads: Sequence[Mapping[str, Any]]) -> bool:
     return is_base and [bool(payload.get("best_of")) for payload in payloads] == [True, False]
 
 
-def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | None) -> str:
-    """What the answers to a check say about a training by its reward model. interval: of the share for the best of n."""
+def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | None, *, are_own: bool = False) -> str:
+    """What the answers to a check say about a training by its reward model.
+
+    interval: of the share for the best of n. are_own: all answers are those of the reader.
+    """
+    people, they = ("you", "you") if are_own else ("people", "they")
     low, high = interval or (0.0, 1.0)
     if low > 0.5:
-        return "People prefer what this reward model prefers, so PPO can follow it."
+        return f"{people.capitalize()} prefer what this reward model prefers, so PPO can follow it."
     if high - 0.5 <= SMALL_DIFFERENCE:
         return (
-            "People do not prefer what this reward model prefers, so PPO would not lead to what they want. Label more "
-            "pairs, then check the next reward model."
+            f"{people.capitalize()} do not prefer what this reward model prefers, so PPO would not lead to what {they} want. "
+            "Label more pairs, then check the next reward model."
         )
     leans = counts.first > counts.second
     advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
     return (
-        "There are too few answers to tell whether people prefer what this reward model prefers: even a perfect one would "
+        f"There are too few answers to tell whether {people} prefer what this reward model prefers: even a perfect one would "
         f"win only about four of five pairs. So far it seems {'so' if leans else 'not'}: {advice}."
     )
 
@@ -192,9 +196,11 @@ def test_outcome(
     return {"figure": preferred_share(all_answers, names), "sentences": sentences, "rows": rows}
 
 
-def meaning_of_answers(pairs: Iterable[int], all_answers: Collection[Mapping[int, Choice]]) -> str:
+def meaning_of_answers(
+    pairs: Iterable[int], all_answers: Collection[Mapping[int, Choice]], *, are_own: bool = False
+) -> str:
     """`meaning_for_training` of the answers of everybody."""
-    return meaning_for_training(*counts_and_interval(pairs, all_answers))
+    return meaning_for_training(*counts_and_interval(pairs, all_answers), are_own=are_own)
 
 
 def counts_and_interval(
@@ -221,6 +227,8 @@ def preferred_share(all_answers: list[dict[int, Choice]], names: list[str]) -> t
 
 
 def _with_article(model: str) -> str:
+    if model.startswith("base, best"):
+        return f"the {model.removeprefix('base, ')} texts of the base"
     return f"the {model}" if model.startswith("base") else model
 
 
@@ -288,7 +296,7 @@ def size_note(trials: int) -> str:
         return f"{pairs} {'is' if trials == 1 else 'are'} too few to show a preference, however people choose."
     percent = math.ceil(100 * share)
     return (
-        f"If people choose one model in {percent} % of the pairs or more, {pairs} without ties usually show it; a weaker "
+        f"{pairs} without ties usually show a preference if one model is chosen in {percent} % of them or more; a weaker "
         "preference needs more pairs."
     )
 

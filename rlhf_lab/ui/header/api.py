@@ -51,6 +51,7 @@ class HeaderReward(TypedDict):
     """The reward model whose accuracy is shown: the one that a new run learns from. low, high: bounds of its 95 % interval."""
 
     id: int
+    labels: int
     accuracy: float | None
     low: float | None
     high: float | None
@@ -180,6 +181,7 @@ def state(ctx: Context) -> HeaderState:
         "simulated": label_counts.simulated,
         "reward": {
             "id": row.id,
+            "labels": row.label_count,
             "accuracy": rounded_bound(accuracy.value),
             "low": rounded_bound(accuracy.low),
             "high": rounded_bound(accuracy.high),

@@ -22,15 +22,27 @@ export function withScreenFigures(status, counts, step, now) {
   const withStep = (text) => text.replace(`step ${job.step} of`, `step ${step.step} of`);
   let guide = status.guide;
   // A viewer is asked to join.
-  const isAboutLabels = guide?.present === 'Label' && status.may_label && counts?.guide_note;
-  if (isAboutLabels && areCountsNewer) guide = { ...guide, note: counts.guide_note };
-  else if (guide?.present === 'Train' && isStepNewer) guide = { ...guide, note: withStep(guide.note) };
+  const isAboutLabels = guide?.present === 'Label' && status.may_label;
+  if (isAboutLabels && areCountsNewer) {
+    const note = counts.guide_note || guide.note.replace(/^\d+ more labels? .*/, plural(labels, 'label'));
+    guide = { ...guide, note };
+  }
+  if (guide?.present === 'Train' && isStepNewer) guide = { ...guide, note: withStep(guide.note) };
   return { ...status, labels, simulated, guide, job: isStepNewer ? { ...job, label: withStep(job.label) } : job };
 }
 
 /** @param {HeaderStatus} status */
 export const labelsText = ({ labels, simulated }) =>
   `${plural(labels, 'label')}${simulated ? ` + ${simulated} simulated` : ''}`;
+
+// After the accuracy: at how many labels it was measured, where there are many more by now.
+/** @param {HeaderStatus} status */
+export function measuredAtText({ reward, labels, simulated }) {
+  const now = reward?.simulated ? simulated : labels;
+  return reward && reward.accuracy !== null && now > (4 / 3) * reward.labels
+    ? ` (at ${plural(reward.labels, 'label')})`
+    : '';
+}
 
 /** @param {HeaderStatus} status */
 export function machineText({ engine: { device, memory_mib: memoryMib } }) {

@@ -1,6 +1,6 @@
 // @ts-check
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
-import { accuracyText, labelsText } from './figures.js';
+import { accuracyText, labelsText, measuredAtText } from './figures.js';
 import { classSteps, shortestRow, stageCaption, stateText } from './stage_texts.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
@@ -130,7 +130,7 @@ export class Stage {
   drawCounts() {
     const status = this.status();
     this.drawSteps(classSteps(status));
-    [labelsText(status), accuracyText(status), this.brake].forEach((text, i) => {
+    [labelsText(status), accuracyText(status) + measuredAtText(status), this.brake].forEach((text, i) => {
       const shown = this.counts.children[i];
       if (shown?.textContent === text) return;
       const count = html`<p class="count">${text}</p>`; // a new element shows the change

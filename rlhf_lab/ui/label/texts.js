@@ -77,15 +77,15 @@ export function waitingText(figures, uuid) {
   const { needed, decided, waiting, engine_work: work, simulated, right, pending, prediction } = figures;
   if (right === null && decided < needed) {
     return (
-      `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there are ` +
-      `${decided}.`
+      `is trained on every answer. It starts after ${needed} answers that prefer one text; so far there ` +
+      `${decided === 1 ? 'is' : 'are'} ${decided}.`
     );
   }
   if (uuid && pending) return 'is being trained on your answer …';
   if (uuid && prediction) return '';
   if (!waiting) {
     const source = simulated ? 'has learned from simulated labels only. It ' : '';
-    return `${source}predicts your next answer.`;
+    return `${source}predicts your next answer; you see it afterwards.`;
   }
   const which = waiting === 1 ? 'the last answer' : `the last ${waiting} answers`;
   return `does not know ${which} yet: the engine ${work ? `is ${work}` : 'has to read the texts first'}.`;

@@ -42,16 +42,16 @@ export function accuracyCard(model, report, state, isOpen) {
       ${isMeasured ? intervalBar(model) : null}
     </div>
     <div>
-      <h2>${term('accuracy', isMeasured ? 'of held-out pairs ranked as labelled' : 'Accuracy not measured')}</h2>
+      <h2>${term('accuracy', isMeasured ? 'Accuracy on held-out pairs' : 'Accuracy not measured')}</h2>
       ${isWide && html`<p class="warn">Too few labels for a single figure.</p>`}
       <p class="muted">${measurementText(model, report)}</p>
       <p class="muted">${trainedOnText(model, state.default_id)}</p>
       ${report?.note ? html`<p class="warn" data-do="note">${report.note}.</p>` : null}
-      ${isMeasured && report ? overfitWarning(report.train_accuracy - model.accuracy) : null}
+      ${isMeasured && !isWide && report ? overfitWarning(report.train_accuracy - model.accuracy) : null}
       ${moreToCome(state, report)}
       <details data-do="other-measurements" open=${Boolean(isOpen)}>
         <summary class="muted">Other measurements</summary>
-        ${report && html`<p>It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.</p>`}
+        ${report && !isWide && html`<p>${trainingText(report)}</p>`}
         ${state.instant?.source === model.source ? html`<p data-do="instant">${instantText(state.instant)}</p>` : null}
         <p data-do="predictions">${predictionsText(state.prediction_stats[model.source])}</p>
       </details>
@@ -59,14 +59,17 @@ export function accuracyCard(model, report, state, isOpen) {
   </div>`;
 }
 
-function intervalBar({ accuracy, low, high }) {
+function intervalBar(model) {
+  const { accuracy, low, high } = model;
+  const isWide = isWideInterval(model);
   const position = (share) => `${Math.max(0, Math.min(100, 100 * share))}%`;
-  const label = `accuracy ${formatPercent(accuracy)}, 95 % interval ${formatInterval(low, high)}`;
+  const figure = isWide ? '' : ` ${formatPercent(accuracy)}`;
+  const label = `accuracy${figure}, 95 % interval ${formatInterval(low, high)}`;
   return html`<div class="interval" role="img" aria-label=${label}>
     <div class="track">
       <i class="band" style="left: ${position(low)}; width: ${position(high - low)}"></i>
       <i class="chance" style="left: ${position(0.5)}"></i>
-      <i class="point" style="left: ${position(accuracy)}"></i>
+      ${isWide ? null : html`<i class="point" style="left: ${position(accuracy)}"></i>`}
     </div>
     <div class="ends" aria-hidden="true"><span>0 %</span><span>50 %: guessing</span><span>100 %</span></div>
   </div>`;
@@ -92,9 +95,11 @@ function trainedOnText(model, defaultId) {
   return `Reward model ${model.id}, trained on ${labels}.${use}`;
 }
 
+const trainingText = (report) => `It ranks ${formatPercent(report.train_accuracy)} of its training labels correctly.`;
+
 const instantText = (instant) =>
   `The instant reward model, which is trained on every vote: ${formatAccuracy(instant)} of ` +
-  `${plural(instant.decided, 'vote')} ranked correctly, each by a fit that left out its prompt.` +
+  `${plural(instant.decided, 'vote')} ranked correctly, each without learning from the votes on its prompt.` +
   (instant.ignores && ` It ignores ${instant.ignores}.`);
 
 function overfitWarning(gap) {

@@ -2,7 +2,7 @@
 // The card "What else the labels prefer": attributes of the texts, such as their length, which the scores may ignore.
 import { actionButton } from '../shared/dom.js';
 import { isOperator } from '../shared/session.js';
-import { formatNumber } from '../shared/format.js';
+import { formatFixed, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 
 /** @typedef {import('../api_types').AttributeRow} AttributeRow */
@@ -22,18 +22,19 @@ export function effectText({ step_text: step, odds, low, high }) {
   const chance = low <= 1 && high >= 1 ? ' This may be chance.' : '';
   if (high > MAX_RATIO * low) {
     const direction = odds > 1 ? 'more' : 'less';
-    return `${step} makes a text ${direction} likely to be preferred; too few labels to say how much.${chance}`;
+    return `${step} are ${direction} likely to be preferred; too few labels to say how much.${chance}`;
   }
   const interval = `${oddsText(low)} to ${oddsText(high)}`;
-  return `${step} multiplies the odds of being preferred by ${oddsText(odds)} (${interval}).${chance}`;
+  return `${step} have ${oddsText(odds)} times the odds of being preferred (${interval}).${chance}`;
 }
 
 /** How the base's scores and lengths go together. @param {number | null} correlation */
-export const correlationText = (correlation) =>
-  correlation === null
-    ? ''
-    : `The scores of this reward model and the lengths of texts correlate by ${formatNumber(correlation, 2)}, over ` +
-      'texts of the base model.';
+export function correlationText(correlation) {
+  if (correlation === null) return '';
+  const verb = Math.abs(correlation) < 0.1 ? 'hardly correlate' : 'correlate';
+  const figure = formatFixed(correlation);
+  return `The scores of this reward model and the lengths of texts ${verb} (${figure}), over texts of the base model.`;
+}
 
 /**
  * @param {import('../api_types').RewardReport} report

@@ -78,8 +78,10 @@ function lossCurve(report, charts) {
 }
 
 const directFitText = (report) =>
-  'Its head was fitted directly, without gradient updates.' +
-  (report.adapter_rejected ? ' An adapter was also trained, but it was not clearly better on held-out labels.' : '');
+  'There is no loss curve: the reward model was computed from the labels in one go.' +
+  (report.adapter_rejected
+    ? ' Training an adapter of the language model, too, was not clearly better on held-out labels.'
+    : '');
 
 /** @param {RewardReport} report */
 export const unseenPairs = (report) => report.calibration.reduce((sum, [, , pairs]) => sum + pairs, 0);

@@ -95,7 +95,7 @@ export class WordScores {
         this.explain();
       }}
     >
-      <option value="">a text of my own</option>
+      <option value="">another text</option>
       ${texts.map((item, i) => html`<option value=${i}>${`${item.tag}: ${shorten(item.text)}`}</option>`)}
     </select>`;
     node.value = String(
@@ -236,12 +236,12 @@ function resultView({ failure, score, tokens, token_scores: scores }, choose) {
   if (!scores) return html`<p role="status">${total}${LAST_TOKEN_ONLY}</p>`;
   const limit = Math.max(0.5, ...scores.slice(0, -1).map(Math.abs)); // the end's score is that of the whole text
   const advice = choose ? CLICK_HINT : HINT;
-  const hint = html`<p class="muted tell" aria-live="polite">${advice}</p>`;
+  const value = html`<p class="tell" aria-live="polite"></p>`;
   const show = (event) => {
-    hint.textContent = event.target.closest?.('.token')?.title || advice;
+    value.textContent = event.target.closest?.('.token')?.title ?? '';
   };
   const hide = () => {
-    hint.textContent = advice;
+    value.textContent = '';
   };
   return html`<p role="status">
       ${total}<span class="muted">: the mean over its word pieces; 0 is the average text of the base model</span>
@@ -255,7 +255,8 @@ function resultView({ failure, score, tokens, token_scores: scores }, choose) {
     >${tokens.map((token, i) =>
       tokenView(token, scores[i], limit, i === tokens.length - 1, choose && (() => choose(i))),
     )}</p>
-    ${hint}`;
+    ${value}
+    <p class="muted">${advice}</p>`;
 }
 
 const tokenName = (token, isLast) => token.trim() || (isLast ? 'the end, which has read the whole text' : 'space');

@@ -199,7 +199,7 @@ def label_source_text(db: Database, run: Run, reward_model_id: int | None = None
 
 
 def reward_model_label(row: ListedRewardModel) -> str:
-    """A reward model in a list: "3: 40 simulated labels, accuracy 81 %"."""
+    """A reward model in a list: "3: accuracy 81 %, 40 simulated labels"."""
     accuracy, low, high = accuracy_of(row.report)
     if accuracy is None:
         accuracy_text = "accuracy not measured"
@@ -209,7 +209,7 @@ def reward_model_label(row: ListedRewardModel) -> str:
         accuracy_text = f"accuracy {100 * low:.0f}–{100 * high:.0f} %"
     source_text = "simulated" if row.source is Source.SIMULATED else "people's"
     ignored = attribute_labels(ignored_in(row.config))
-    return f"{row.id}: {row.label_count} {source_text} labels, {accuracy_text}" + (
+    return f"{row.id}: {accuracy_text}, {row.label_count} {source_text} labels" + (
         f", ignores {ignored}" if ignored else ""
     )
 
@@ -369,12 +369,14 @@ def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
         return ""
     step = int(best_steps[-1][1])
     score, kl = (dict(curves.get(name, [])).get(step) for name in ("eval/scores", "eval/kl"))
-    if score is None or kl is None:
+    budget = kl_control_of(run.config).budget
+    if score is None or kl is None or budget is None:
         return ""
     text = (
-        f"Best checkpoint: step {step}. On held-out prompts its mean score is {score:z.2f} sd and its KL {kl:.1f}. A KL of "
-        f"up to {KL_BUDGET_TOLERANCE:g} times the budget of {kl_control_of(run.config).budget:g} is accepted. The newest "
-        "checkpoint is preferred, unless its score is more than a standard error below the highest."
+        f"Best checkpoint: step {step}. Its texts for held-out prompts have a mean score of {score:z.2f} sd and a KL of "
+        f"{kl:.1f}; "
+        "the curves show the texts of each step for training prompts. It is the newest checkpoint with a KL of at most "
+        f"{KL_BUDGET_TOLERANCE * budget:.3g} and nearly the highest score."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 

@@ -6,6 +6,8 @@ import { html } from '../shared/html.js';
 
 /** @typedef {import('./view.js').Recording} Recording */
 
+const VOTES_FILE = 'votes-of-a-reader.jsonl';
+
 /** The probability of so many wins or more in `count` choices. */
 function tail(count, wins, share) {
   let [term, sum] = [(1 - share) ** count, 0]; // of no win
@@ -109,7 +111,7 @@ export class BlindTest {
       const link = document.createElement('a');
       const lines = voteLines(pairs, this.choices, `${this.reader} of ${title}`);
       link.href = `data:application/jsonl;charset=utf-8,${encodeURIComponent(lines)}`;
-      link.download = 'votes-of-a-reader.jsonl';
+      link.download = VOTES_FILE;
       link.click();
     };
     return [
@@ -118,7 +120,7 @@ export class BlindTest {
         ? [html`<p>The blind test of the author’s lab, on ${areTheSame ? 'these' : 'other'} pairs: ${authors}</p>`]
         : []),
       html`<p class="muted">
-        The file has your votes. Send it to the author, who reads it with the command import.
+        This saves the file ${VOTES_FILE} with your votes. Send it to the author, who can import it as labels.
       </p>`,
       html`<div class="lab-row">${actionButton('save-votes', 'Save the votes', save, '')}</div>`,
     ];

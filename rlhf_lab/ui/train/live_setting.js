@@ -57,7 +57,7 @@ export class LiveSetting {
     this.shownText = settingText(run[name], isAutomatic ? inUse[name] : null);
     if (document.activeElement !== input && !this.isDirty) input.value = this.shownText;
     automatic.hidden = !isByHand;
-    setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'set by the run' : '';
+    setBy.textContent = isByHand ? 'set by hand' : isAutomatic ? 'set automatically' : '';
     setBy.title = isByHand
       ? `${name} keeps this value until you set another one or choose Automatic.`
       : `The run adapts ${name} at every step; the field shows its value at the newest one. A value that you set is ` +

@@ -293,7 +293,8 @@ def state(ctx: Context, test_id: int | None, annotator: str) -> TestState:
         return {**reply, "closed_text": WAITING_TEXT}
     outcome = test_outcome(pairs, answers_by_annotator, annotator, model_names, reward_model_id)
     if is_check([job.payload for job in jobs]):
-        outcome["sentences"].append(meaning_of_answers(pairs, answers_by_annotator.values()))
+        are_own = set(answers_by_annotator) == {annotator}
+        outcome["sentences"].append(meaning_of_answers(pairs, answers_by_annotator.values(), are_own=are_own))
     return {**reply, **outcome}
 
 

@@ -16,10 +16,10 @@ const api = requests('blind_test');
 
 const DONE = { rename: (name) => `called "${name}"`, end: () => 'ended', delete: () => 'deleted' };
 const ABOUT =
-  'The models of the first two columns answer held-out prompts. You choose the better text without knowing which ' +
-  'model wrote it; the result is shown when all pairs are judged, in a lab of several people when the operator ends ' +
-  'the test. PPO may exploit errors of the reward model, so a human judgement is the better test. Nothing is trained ' +
-  'on these answers.';
+  'The first two models chosen on this screen answer held-out prompts. You choose the better text without knowing ' +
+  'which model wrote it. The result is shown when all pairs are judged; if several people use the lab, when the ' +
+  'operator ends the test. PPO may exploit errors of the reward model, so a human judgement is the better test. ' +
+  'Nothing is trained on these answers.';
 
 export class BlindTest extends BlindPairs {
   // root: the element of the screen. getRequest(): the form's models and settings. onChange(): a test was changed, so

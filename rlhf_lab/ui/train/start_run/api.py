@@ -52,12 +52,11 @@ PRESET_LABELS = {
 
 #: Measured: docs/LEARNING.md, "Few labels: content or length".
 FEW_LABELS_NOTE = (
-    "With few labels, ppo improves this model most: with 60 labels of a simulated judge it was ahead of rejection and grpo, and "
-    "dpo was last."
+    "With few labels (60 of a simulated judge), this model gained most from ppo, then from rejection, grpo and dpo."
 )
 FEW_LABELS_NOTE_OF_OTHERS = (
-    "With few labels all algorithms improve a model of this kind little: with 60 labels SmolLM2 gained most from grpo and dpo, "
-    "less from ppo, and nearly nothing from rejection. These differences may be chance."
+    "With few labels (60), a model of this kind gains little from any algorithm: most from grpo, then dpo, ppo and rejection. "
+    "The differences may be chance."
 )
 
 
