@@ -135,7 +135,8 @@ def train_policy(
         run_short_job()
         step = get_run(db, run_id).step
         partial_result = {"run_id": run_id, "step": step}
-        report_progress(JobProgress(step / run.total_steps, eta.eta_s(step, run.total_steps), partial_result))
+        eta_s = eta.eta_s(step, run.total_steps) if step > run.step + 1 else None  # the first step says too little
+        report_progress(JobProgress(step / run.total_steps, eta_s, partial_result))
         return True
 
     arguments = ["train-policy", "--run", str(run_id), "--home", str(home)]

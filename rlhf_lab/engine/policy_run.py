@@ -279,7 +279,7 @@ class PolicyRun:
         eta_s = self._eta.eta_s(step, total_steps)
         if not self._first_step_done:  # the first step takes longer, so later estimates exclude it
             self._eta.restart(step)
-            self._first_step_done = True
+            self._first_step_done, eta_s = True, None
         self.report_progress(JobProgress(step / total_steps, eta_s, {"run_id": self.run.id, "step": step}))
 
     def on_sampling(self, done: float, total: int) -> None:

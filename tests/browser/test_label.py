@@ -170,7 +170,10 @@ def test_a_double_press_is_one_vote_and_an_answer_within_the_reading_time_is_ign
         document.querySelector('[data-do=both_bad]').click();
     }).observe(document.querySelector('.lab-label'), {attributeFilter: ['data-pair']})""")
     press_key(page, "1")
+    message = page.locator(".lab-label .message")
+    expect(message).to_have_text("That was too fast to read the new pair, so it did not count.")
     press_key(page, "2")
+    expect(message).to_be_empty()
     assert [vote[2] for vote in votes(lab)[count:] if vote[2] == "both_bad"] == []
     assert len(votes(lab)) == count + 3
 

@@ -86,6 +86,15 @@ def test_stop_asks_before_it_drops_a_long_step(lab, db, run, open_page):
     page.unroute_all(behavior="wait")
 
 
+def test_a_control_is_named_before_the_lab_has_answered(lab, run, open_page):
+    page = open_page(lab)
+    page.route("**/lab-api/train/control", lambda route: None)  # no answer
+    open_tab(page, "Train")
+    control(page, "pause").click()
+    expect(page.locator("[data-asked]")).to_contain_text("requested: pause")
+    page.unroute_all(behavior="ignoreErrors")
+
+
 def test_stop_does_not_ask_about_a_short_step(lab, db, run, open_page):
     page = open_page(lab)
     open_tab(page, "Train")

@@ -90,7 +90,7 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     page = open_screen(lab, open_page, "Reward model")
     page.wait_for_selector("[data-do=train]")
     control(page, "train").click()
-    expect_text(page, "train-error", "fewer than 2 decided people's labels")
+    expect_text(page, "train-error", "fewer than 2 decided labels by people")
     with Database.open(lab.home) as db:
         add_labels(db, fresh_project.id, Source.SIMULATED, 14)
         page.locator(".headline [data-accuracy]").wait_for(timeout=ENGINE_TIMEOUT_MS)

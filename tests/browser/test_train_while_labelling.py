@@ -55,7 +55,7 @@ def test_the_policy_trains_while_two_people_label(lab, open_page):
     wait_for_engine(operator, "() => document.querySelector('[data-do=start-live]')")  # the labels have features
     assert [control(page, "start-live").count() for page in people] == [0, 0]
     control(operator, "start-live").click()
-    expect(operator.locator(".lab-label .instant")).to_contain_text("The policy is being trained now.")
+    expect(operator.locator(".lab-label .instant")).to_contain_text("A run that learns from your answers was started.")
     open_tab(operator, "Train")
     brake = control(operator, "brake")
     wait_for_engine(operator, "() => document.querySelector('[data-do=brake]')?.checkVisibility()")
@@ -74,7 +74,7 @@ def test_the_policy_trains_while_two_people_label(lab, open_page):
 def test_the_panel_says_that_the_policy_is_trained_only_while_it_is(lab, open_page):
     operator = open_page(lab)
     operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
-    panel, text = operator.locator(".lab-label .instant"), "The policy is being trained now."
+    panel, text = operator.locator(".lab-label .instant"), "A run that learns from your answers was started."
     with Database.open(lab.home) as db:
         stop_all_runs(db)
         for end in (lambda: stop_all_runs(db), lambda: new_project(db)):

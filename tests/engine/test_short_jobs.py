@@ -274,12 +274,17 @@ def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
 
 
 def test_a_run_reports_its_step(lab, monkeypatch):
-    reports = []
-    monkeypatch.setattr(
-        queue, "update_progress", lambda db, job, share, eta_s, partial_result: reports.append(partial_result) or True
-    )
+    reports, times_left = [], []
+
+    def listen(db, job_id, progress, eta_s, partial_result):
+        reports.append(partial_result)
+        times_left.append(eta_s)
+        return True
+
+    monkeypatch.setattr(queue, "update_progress", listen)
     run_id = lab.run(steps=2)
     lab.train(run_id)
+    assert times_left[-2:] == [None, 0.0]  # one step says too little
     sampled = [report.pop("sampling") for report in reports if "sampling" in report]
     assert reports[-2:] == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
     assert {report["step"] for report in reports[:-2]} == {0}

@@ -337,6 +337,14 @@ def test_a_falling_score_does_not_advise_a_lower_lr_where_clip_fraction_and_kl_a
     )
 
 
+def test_a_falling_score_of_a_live_run_is_explained_by_its_new_labels():
+    heads = {"live/head": curve((1.0, 5), (2.0, 5))}
+    expected = "now falling: new labels have changed the reward model, so the score may fall for that reason."
+    diagnosis = diagnose({SCORE: FALLS} | heads)[SCORE]
+    assert (diagnosis.level, expected in diagnosis.message) == (Level.INFO, True), diagnosis
+    assert "no other curve" in diagnose({SCORE: FALLS, "live/head": curve((2.0, 10))})[SCORE].message
+
+
 def test_the_clip_fraction_does_not_deny_large_updates_that_the_kl_shows():
     message = diagnose({CLIP: curve((0.01, 10)), KL: curve((1.0, 5), (3.5, 5))})[CLIP].message
     assert message == "1.0 % of tokens clipped, but another curve shows updates that are too large."

@@ -387,7 +387,7 @@ def test_enough_labels_make_a_training_due(ctx):
 
 def test_too_few_labels_submit_no_training(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    with pytest.raises(LabError, match="fewer than 2 decided people's labels"):
+    with pytest.raises(LabError, match="fewer than 2 decided labels by people"):
         reward.start_training(ctx, Source.HUMAN, RewardConfig())
     assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
     with pytest.raises(LabError, match="no usable source"):

@@ -221,6 +221,18 @@ def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx
     scores = [run_summary.samples_at_step(ctx.db, run.id, at)["rows"][0]["base_score"] for at in (10, 11)]
     assert scores == [0.5, None]
     assert run_summary.samples_at_step(ctx.db, run.id, 11)["rows"][0]["base_gold"] == 1.0
+    again = add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": run.reward_model_id})
+    mark_event_applied(ctx.db, again.id, 11)
+    assert run_summary.samples_at_step(ctx.db, run.id, 11)["rows"][0]["base_score"] is None
+
+
+def test_scores_of_two_heads_of_a_live_run_are_not_compared(ctx):
+    run = a_run(ctx)
+    for at in (0, 5, 6):
+        step(ctx, run, at, samples=[Sample("p", 1, "a text", 0.5)])
+    mark_event_applied(ctx.db, add_event(ctx.db, run.id, EventKind.HEAD, {"version": 1}).id, 5)
+    scores = [run_summary.samples_at_step(ctx.db, run.id, at)["rows"][0]["base_score"] for at in (5, 6)]
+    assert scores == [0.5, None]
 
 
 def test_after_a_change_of_beta_the_reward_with_kl_is_diagnosed_from_there_on(ctx):

@@ -76,7 +76,7 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     first, second = reward_model(ctx), reward_model(ctx, Source.HUMAN, accuracy=None)
     models = options(ctx)["models"]
     assert [(model["id"], model["label"]) for model in models] == [
-        (second.id, f"{second.id}: accuracy not measured, 3 people's labels"),
+        (second.id, f"{second.id}: accuracy not measured, 3 labels by people"),
         (first.id, f"{first.id}: accuracy 81 %, 3 simulated labels"),
     ]
     assert "people's labels" in models[0]["note"]

@@ -129,6 +129,7 @@ class HeaderStatus(HeaderState):
     is_operator: bool
     may_label: bool
     can_invite: bool
+    people_here: int
     guide: HeaderGuide | None
 
 
@@ -155,7 +156,10 @@ def status(ctx: Context, query: StatusQuery) -> HeaderStatus:
         role = Role.OPERATOR if is_operator else Role.LABELLER if may_label else Role.VIEWER
         guide = guide_view(progress, role, name, is_demo=ctx.demo is not None, tab=query.tab)
     can_invite = is_operator and ctx.access.is_multi_user
-    return {**shared, "is_operator": is_operator, "may_label": may_label, "can_invite": can_invite, "guide": guide}
+    return {
+        **shared, "is_operator": is_operator, "may_label": may_label, "can_invite": can_invite,
+        "people_here": PRESENCE.count(), "guide": guide,
+    }  # fmt: skip
 
 
 def refresh(ctx: Context) -> HeaderState:

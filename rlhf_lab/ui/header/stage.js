@@ -1,7 +1,7 @@
 // @ts-check
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText, measuredAtText } from './figures.js';
-import { classSteps, shortestRow, stageCaption, stateText } from './stage_texts.js';
+import { classSteps, hereText, shortestRow, stageCaption, stateText } from './stage_texts.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
@@ -49,8 +49,8 @@ export class Stage {
     this.replay = /** @type {import('../train/replay.js').Replay | null} */ (null); // on screen
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
-      ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
       ${actionButton('stage-close', 'Close', () => this.dialog.close())}
+      ${status().can_invite && actionButton('next-class', 'Next class …', openNextClass)}
     </div>`;
     this.dialog = openDialog(
       'stage',
@@ -130,7 +130,8 @@ export class Stage {
   drawCounts() {
     const status = this.status();
     this.drawSteps(classSteps(status));
-    [labelsText(status), accuracyText(status) + measuredAtText(status), this.brake].forEach((text, i) => {
+    const accuracy = accuracyText(status) + measuredAtText(status);
+    [labelsText(status), accuracy, this.brake || hereText(status)].forEach((text, i) => {
       const shown = this.counts.children[i];
       if (shown?.textContent === text) return;
       const count = html`<p class="count">${text}</p>`; // a new element shows the change

@@ -35,10 +35,13 @@ export function stageCaption({ level, message }) {
   return since + message.slice(since.length).split(end)[0];
 }
 
+/** @param {Pick<import('../api_types').HeaderStatus, 'people_here'>} status */
+export const hereText = ({ people_here: here }) => (here > 1 ? `${here} people here` : '');
+
 const CLASS_STEPS = [
   'People choose the better of two texts.',
   'A reward model learns from their choices.',
-  'The language model learns to write what it likes.',
+  'The language model learns to write what the reward model likes.',
 ];
 
 /**

@@ -103,10 +103,13 @@ class Header {
 
   async update() {
     const secret = operatorSecret();
+    const before = this.status;
     this.status = await api.status({ guide: !isGuideHidden(), tab: currentTab() });
     const { is_operator: isNowOperator } = this.status;
     if (secret && !isNowOperator) refuseOperatorSecret(secret);
     if (isNowOperator !== isOperator()) setOperator(isNowOperator);
+    const isNewReward = before && before.reward?.id !== this.status.reward?.id;
+    if (isNewReward) window.dispatchEvent(new CustomEvent('lab-reward')); // for the form that starts a run
     this.draw();
   }
 
@@ -253,8 +256,9 @@ function mirrorBadge(mirror) {
 function jobView(job) {
   const label = `${job.label}${job.show_percent ? ` ${formatPercent(job.progress)}` : ''}`;
   const timeLeft = timeLeftText(job.eta_s, job.progress);
+  const [, run, state] = label.match(/^(run \d+, )?(.*)$/);
   return html`<div class="job" title="${label}${timeLeft}">
-    <div class="what"><span>${label}</span><span class="left">${timeLeft}</span></div>
+    <div class="what"><span>${run && html`<span class="run-name">${run}</span>`}${state}</span><span class="left">${timeLeft}</span></div>
     ${progressBar(job.label, Math.round(100 * job.progress))}
   </div>`;
 }

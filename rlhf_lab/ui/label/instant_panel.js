@@ -15,8 +15,9 @@ const startRun = requests('start_run');
 const POLL_MS = 80;
 const MAX_POLLS = 60;
 const MAX_GUESSES = 10;
-const TRAINING =
-  'The policy is being trained now. Go on labelling: it learns from every answer. Stop it on Train at any time.';
+const STARTED =
+  'A run that learns from your answers was started. Go on labelling: it learns from every answer. Stop it on Train at ' +
+  'any time.';
 
 export class InstantPanel {
   // createdAt(): when the open project was created
@@ -31,6 +32,7 @@ export class InstantPanel {
     this.guessesOf = null; // when their project was created
     this.news = ''; // why a run could not be started here
     this.hasStarted = false; // a live run has been started here since the last vote
+    this.isStarting = false;
     this.countedUuid = ''; // the vote of the last prediction
   }
 
@@ -106,20 +108,30 @@ export class InstantPanel {
   // train while people label. The accuracy of the reward model is in the header; this one is not that model.
   hits() {
     const { writers, offers_live_run: isOffered, trains_live: isTraining } = this.figures ?? {};
-    const news = this.hasStarted && isTraining ? TRAINING : this.news;
+    const news = this.hasStarted && isTraining ? STARTED : this.news;
     if (news) return html`<span role="status">${news}</span>`;
     if (writers) return writersView(writers);
     return html`${this.guesses.length > 1 && guessesView(this.guesses)}
-      ${isOffered && actionButton('start-live', 'Train while I label', () => this.startLive())}`;
+      ${isOffered && this.startButton()}`;
+  }
+
+  startButton() {
+    const label = this.isStarting ? 'Starting …' : 'Train while I label';
+    const button = actionButton('start-live', label, () => this.startLive());
+    button.disabled = this.isStarting;
+    return button;
   }
 
   async startLive() {
+    this.isStarting = true;
+    this.draw();
     this.news = await startRun.start_live({}).then(
       () => '',
       (error) => error.message,
     );
     this.hasStarted = !this.news;
     await this.load();
+    this.isStarting = false;
     this.draw();
   }
 }

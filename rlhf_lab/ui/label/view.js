@@ -24,6 +24,7 @@ import { annotatorName, newUuid } from '../shared/session.js';
 const api = requests('label');
 
 const MIN_READ_MS = 300;
+const TOO_FAST = 'That was too fast to read the new pair, so it did not count.';
 const POLL_MS = 5000;
 const SHORTCUTS = {
   left: ['1', 'ArrowLeft'],
@@ -55,6 +56,7 @@ class Label {
     this.shownAt = 0; // when the pair came on screen
     this.isReadable = false; // false shortly after a pair appears: an answer could be half of a double click
     this.readableTimer = /** @type {any} */ (null);
+    this.ownNotice = ''; // what the page itself says about this pair
     this.strength = ''; // how much better, optional
     this.note = '';
     this.isEditing = false; // whether the choice of a text opens the editor
@@ -108,6 +110,10 @@ class Label {
     else if (name === 'edit') this.setEditing(!this.isEditing);
     else if ('open' in root.dataset && this.isEditing && current.pair[name]) this.openEditor(name);
     else if ('open' in root.dataset) this.vote(name);
+    else if (current.pair && !this.isReadable && !root.querySelector('.message button')) {
+      this.ownNotice = TOO_FAST;
+      this.showMessage(TOO_FAST);
+    }
   }
 
   // While a text is chosen for editing, the buttons and keys of both texts open the editor.
@@ -272,7 +278,7 @@ class Label {
   updateSamePair(state) {
     this.current = state;
     const isNews = state.notice || state.pair || this.root.querySelector('.message .bad');
-    if (isNews) this.showMessage(state.notice); // otherwise the last message stays while no pair is ready
+    if (isNews) this.showMessage(state.notice || this.ownNotice); // otherwise the last message stays while no pair is ready
     this.disableButtons();
     this.redrawNotes();
     this.redrawNode('.goal', goalView(state));
@@ -311,7 +317,7 @@ class Label {
         ...(isViewer ? [] : [this.disputedSection(), this.historySection(), this.demonstration()]),
       ].filter(Boolean),
     );
-    this.showMessage(state.notice);
+    this.showMessage(state.notice || this.ownNotice);
     this.disableButtons();
     this.fitTexts();
     root.dataset.pair = state.pair ? state.pair.id : '';
@@ -324,6 +330,7 @@ class Label {
   beginPair(pair) {
     const isLastVoted = pair && this.lastVote?.pair_id === pair.id;
     this.isEditing = false;
+    this.ownNotice = '';
     this.strength = isLastVoted ? this.lastVote.strength : '';
     this.note = isLastVoted ? this.lastVote.note : '';
     this.shownAt = performance.now();

@@ -252,9 +252,9 @@ def start_training(ctx: Context, source: Source, config: RewardConfig, last_trai
     """
     counts = vote_counts(ctx.db, ctx.project.id)[source]
     if counts[Choice.FIRST] + counts[Choice.SECOND] < MIN_DECIDED_LABELS:
-        whose = "people's" if source is Source.HUMAN else "simulated"
+        labels = "labels by people" if source is Source.HUMAN else "simulated labels"
         raise LabError(
-            f"There are fewer than {MIN_DECIDED_LABELS} decided {whose} labels. Label some pairs under Label, or "
+            f"There are fewer than {MIN_DECIDED_LABELS} decided {labels}. Label some pairs under Label, or "
             "choose other labels."
         )
     already_training = LabError("A reward model is already being trained; wait for it.")

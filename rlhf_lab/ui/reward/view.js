@@ -216,6 +216,7 @@ class RewardScreen {
     }
     if (state.job || (before && JSON.stringify(before.labels) !== JSON.stringify(state.labels))) this.trainError = '';
     this.updateEstimates();
+    if (getItem(WANTED_TEXT)) this.chosenId = JSON.parse(getItem(WANTED_TEXT)).model;
     const model = this.shownModel();
     const isNew = !model || this.report?.id !== model.id;
     if (isNew) {
@@ -229,10 +230,12 @@ class RewardScreen {
     await this.words.update();
   }
 
-  // Explain the text that was chosen on another screen.
+  // Explain the text that was chosen on another screen, by the reward model that scored it there.
   showWanted() {
     if (!this.report || !getItem(WANTED_TEXT)) return;
-    this.words.show(JSON.parse(getItem(WANTED_TEXT)));
+    const { model, ...wanted } = JSON.parse(getItem(WANTED_TEXT));
+    if (this.chosenId !== model) return; // asked for just now: the report of that model comes first
+    this.words.show(wanted);
     setItem(WANTED_TEXT, '');
     this.draw();
     this.words.explain();

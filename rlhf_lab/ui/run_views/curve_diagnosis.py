@@ -262,9 +262,13 @@ def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
         if _has_large_updates(trends):
             advice = trends.advice_for_smaller_steps("lower lr")
             return Finding(Level.WARN, f"{prefix}: the updates may be too large; {advice}.", advises_smaller_steps=True)
-        return Finding(
-            Level.WARN, f"{prefix}: the score falls, though no other curve shows large updates; read the samples."
-        )
+        level, reason = Level.WARN, "the score falls, though no other curve shows large updates; read the samples."
+        if "live/head" in trends and trends["live/head"].change > 0:
+            level, reason = (
+                Level.INFO,
+                "new labels have changed the reward model, so the score may fall for that reason.",
+            )
+        return Finding(level, f"{prefix}: {reason}")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     if cause.old is None:
         text = f"{prefix} since {cause.name} was set to {plain_number(cause.new)} after step {cause.step}: wait a few steps."

@@ -50,7 +50,7 @@ VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
     *CHART_METRICS, *VALUES_IN_USE.values(), "objective/score_clipfrac", "objective/non_score_reward",
     "val/stop_token_rate", "val/first_ratio_deviation", "val/explained_variance", "eval/best_step", "eval/scores", "eval/kl",
-    "live/kl_budget", "epoch",
+    "live/head", "live/kl_budget", "epoch",
 )  # fmt: skip
 
 

@@ -207,11 +207,9 @@ def reward_model_label(row: ListedRewardModel) -> str:
         accuracy_text = f"accuracy {100 * accuracy:.0f} %"
     else:
         accuracy_text = f"accuracy {100 * low:.0f}–{100 * high:.0f} %"
-    source_text = "simulated" if row.source is Source.SIMULATED else "people's"
+    labels_text = "simulated labels" if row.source is Source.SIMULATED else "labels by people"
     ignored = attribute_labels(ignored_in(row.config))
-    return f"{row.id}: {accuracy_text}, {row.label_count} {source_text} labels" + (
-        f", ignores {ignored}" if ignored else ""
-    )
+    return f"{row.id}: {accuracy_text}, {row.label_count} {labels_text}" + (f", ignores {ignored}" if ignored else "")
 
 
 def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
@@ -462,9 +460,13 @@ def samples_at_step(db: Database, run_id: int, step: int) -> StepSamples:
     is no such run."""
     run = get_run(db, run_id)
     base_samples = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
-    reward_switch = last_reward_switch(events(db, run.id))
-    # The scores of the base are those of the first reward model.
-    scores_comparable = reward_switch is None or step <= reward_switch.step
+    # The scores of the base are those of the first reward model, and in a live run of no head that learned during the run.
+    scores_comparable = not any(
+        event.kind in (EventKind.SWITCH_REWARD, EventKind.HEAD)
+        and event.applied_step is not None
+        and event.applied_step < step
+        for event in events(db, run.id)
+    )
     rows: list[SampleRow] = []
     for sample in samples_at(db, run.id, step):
         base = base_samples.get((sample.prompt, sample.seed))

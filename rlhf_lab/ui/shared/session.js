@@ -93,7 +93,7 @@ export function getItem(name) {
   return sessionStorage.getItem(`rlhf-lab-${name}`);
 }
 
-export const WANTED_TEXT = 'reward-text'; // … and Reward model for the labels behind a text: JSON of its words.show
+export const WANTED_TEXT = 'reward-text'; // … and Reward model for the labels behind a text: JSON of its showWanted
 export const WANTED_MODEL = 'chat-model'; // the item with which a screen asks Chat for a model: RUN/STEP
 export const WANTED_RUN = 'shown-run'; // with which a screen asks Train for a run or a token: RUN[/STEP/ROW/TOKEN]
 

@@ -31,6 +31,7 @@ export class RunBar {
     this.onControl = onControl;
     this.state = /** @type {FeedReply | null} */ (null); // as last drawn
     this.isSending = false; // until the run's new state is drawn
+    this.sentAction = ''; // what is being sent
     this.settings = {
       beta: new LiveSetting('beta', (value) => this.send({ action: 'set', setting: 'beta', value })),
       lr: new LiveSetting('lr', (value) => this.send({ action: 'set', setting: 'lr', value })),
@@ -101,6 +102,7 @@ export class RunBar {
   async send(fields) {
     this.error.hidden = true;
     this.isSending = true;
+    this.sentAction = fields.action;
     this.drawButtons();
     let message = '';
     try {
@@ -143,7 +145,9 @@ export class RunBar {
     stop.disabled = this.isSending || pending.includes('stop');
     if (stop.hidden || stop.disabled) this.question.replaceChildren();
     this.part('.settings').hidden = run.status === 'done';
-    this.part('[data-asked]').textContent = pending.length ? `requested: ${pending.join(', ')}` : '';
+    const sent = this.isSending && ['pause', 'resume', 'stop'].includes(this.sentAction) ? [this.sentAction] : [];
+    const requested = [...new Set([...pending, ...sent])];
+    this.part('[data-asked]').textContent = requested.length ? `requested: ${requested.join(', ')}` : '';
   }
 
   // ---- drawing

@@ -19,9 +19,9 @@ import { TokenView } from './token_view.js';
 /** @type {import('../api_types').TrainRequests} */
 const api = requests('train');
 
-/** @param {import('../api_types').SampleRow} row */
-function askWhichLabels({ prompt, turns, text }) {
-  setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text, back: { tab: 'Train', scroll: window.scrollY } }));
+/** @param {import('../api_types').SampleRow} row @param {number} model the reward model that the run uses */
+function askWhichLabels({ prompt, turns, text }, model) {
+  setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text, model, back: { tab: 'Train', scroll: window.scrollY } }));
   openTab('Reward model');
 }
 
@@ -165,7 +165,8 @@ class TrainScreen {
         this.tokenView.show(runId, step);
       },
       onTokens: () => this.tokenView.open(),
-      onWhy: this.replay ? null : askWhichLabels,
+      // scores of a live run are those of its own heads, which Reward model does not have
+      onWhy: this.replay || this.run.reward_model === null ? null : (row) => askWhichLabels(row, this.run.reward_model),
     });
     const bar = new RunBar({
       control: (fields) => api.control(fields),
@@ -201,7 +202,8 @@ class TrainScreen {
     const { activity } = this.parts;
     const { status } = this.run;
     const shown = activityText(status, text, startedAt === null ? null : (performance.now() - startedAt) / 1000);
-    activity.hidden = !text;
+    activity.hidden = !text && !ACTIVE.includes(status);
+    activity.classList.toggle('quiet', !text);
     activity.classList.toggle('bad', status === 'failed');
     setText(activity.firstChild, text);
     setText(activity.lastChild, shown.slice(text.length)); // the clock, which is not read aloud each second

@@ -51,6 +51,7 @@ class StartRun {
     this.root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), this.container);
     document.addEventListener('mouseover', (event) => this.explainDisabled(event));
     this.pollNow = poll(this.root, () => this.update(), POLL_MS);
+    window.addEventListener('lab-reward', () => this.pollNow());
   }
 
   // model: the id of the chosen reward model; null: the default one. file: {path, name} of the uploaded texts.
