@@ -1,7 +1,7 @@
 """The bar of a run: the recorded run in its list of runs, and a question before Stop drops a long step. No engine."""
 
 import pytest
-from helpers import change_replies, control, open_tab
+from helpers import change_replies, control, open_tab, wait_until
 from playwright.sync_api import expect
 
 from rlhf_lab.common.enums import EventKind, RunStatus
@@ -82,7 +82,7 @@ def test_stop_asks_before_it_drops_a_long_step(lab, db, run, open_page):
     control(page, "stop-sure").click()
     expect(page.locator("[data-asked]")).to_contain_text("requested: stop")
     expect(question).to_be_empty()
-    assert [event.kind for event in pending_events(db, run.id)] == [EventKind.STOP]
+    wait_until(lambda: [event.kind for event in pending_events(db, run.id)] == [EventKind.STOP], "the request", page)
     page.unroute_all(behavior="wait")
 
 

@@ -258,7 +258,10 @@ function jobView(job) {
   const timeLeft = timeLeftText(job.eta_s, job.progress);
   const [, run, state] = label.match(/^(run \d+, )?(.*)$/);
   return html`<div class="job" title="${label}${timeLeft}">
-    <div class="what"><span>${run && html`<span class="run-name">${run}</span>`}${state}</span><span class="left">${timeLeft}</span></div>
+    <div class="what">
+      <span>${run && html`<span class="run-name">${run}</span>`}${state}</span>
+      <span class="left">${timeLeft}</span>
+    </div>
     ${progressBar(job.label, Math.round(100 * job.progress))}
   </div>`;
 }

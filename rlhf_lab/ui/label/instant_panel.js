@@ -16,8 +16,8 @@ const POLL_MS = 80;
 const MAX_POLLS = 60;
 const MAX_GUESSES = 10;
 const STARTED =
-  'A run that learns from your answers was started. Go on labelling: it learns from every answer. Stop it on Train at ' +
-  'any time.';
+  'A run that learns from your answers was started. Go on labelling: it learns from every answer. ' +
+  'Stop it on Train at any time.';
 
 export class InstantPanel {
   // createdAt(): when the open project was created

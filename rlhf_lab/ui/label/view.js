@@ -278,7 +278,8 @@ class Label {
   updateSamePair(state) {
     this.current = state;
     const isNews = state.notice || state.pair || this.root.querySelector('.message .bad');
-    if (isNews) this.showMessage(state.notice || this.ownNotice); // otherwise the last message stays while no pair is ready
+    // otherwise the last message stays while no pair is ready
+    if (isNews) this.showMessage(state.notice || this.ownNotice);
     this.disableButtons();
     this.redrawNotes();
     this.redrawNode('.goal', goalView(state));
