@@ -87,6 +87,12 @@ def lab(shared_lab):
 
 
 @pytest.fixture
+def db(lab):
+    with Database.open(lab.home) as database:
+        yield database
+
+
+@pytest.fixture
 def fresh_project(lab):
     """A new project, open in the lab during the test, for which the lab's engine samples pairs."""
     with Database.open(lab.home) as db, temporary_project(db, lab.home) as project:

@@ -22,7 +22,6 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.features import TextFeatures, add_features
 from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import (
@@ -84,12 +83,6 @@ def expect_inside(page, state: str) -> None:
 def lab(tmp_path_factory):
     with without_engine(idle_lab(tmp_path_factory.mktemp("edge") / "home")) as lab:
         yield lab
-
-
-@pytest.fixture
-def db(lab):
-    with Database.open(lab.home) as db:
-        yield db
 
 
 def add_project(db, name: str = "Long words", word: str = LONG):

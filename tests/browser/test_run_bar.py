@@ -7,17 +7,10 @@ from playwright.sync_api import expect
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.records import StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, pending_events, set_run_status
 
 BAND = ".lab-train .lab-replay"
-
-
-@pytest.fixture
-def db(lab):
-    with Database.open(lab.home) as database:
-        yield database
 
 
 @pytest.fixture

@@ -9,16 +9,9 @@ from prepared_labs import temporary_project
 from rlhf_lab.common.enums import RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
-
-
-@pytest.fixture
-def db(lab):
-    with Database.open(lab.home) as database:
-        yield database
 
 
 @pytest.fixture
