@@ -39,10 +39,8 @@ KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_NEGATIVE = -0.005  # nats a response; a value below it is visibly below 0
 NEGATIVE_KL = " Points below 0 are noise of the estimate from few texts."
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
-KL_UNMOVED, KL_UNMOVED_SHARE = (
-    0.05,
-    0.2,
-)  # nats a response, and share of a KL budget: below it the policy has hardly moved
+KL_UNMOVED = 0.05  # nats a response: below it the policy has hardly moved
+KL_UNMOVED_SHARE = 0.2  # of a KL budget: the same
 CLIP_FEW, CLIP_HIGH, CLIP_ALERT = 0.01, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
 VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
@@ -162,20 +160,19 @@ def diagnose(
         if not points:
             continue
         first_lost_step = not_finite_since(points)
-        if first_lost_step is None:
-            findings[name] = rule(trends[name], trends)
-        else:
+        if first_lost_step is not None:
             message = f"NaN since step {first_lost_step}: it cannot be computed; stop, lower lr, and start or resume."
             findings[name] = Finding(Level.ALERT, message, advises_smaller_steps=True)
+        elif name in EARLY_TEXTS and trends[name].num_points < WINDOW:
+            findings[name] = Finding(Level.INFO, f"{EARLY_TEXTS[name](trends[name].current)}: too early to say.")
+        else:
+            findings[name] = rule(trends[name], trends)
     replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
     is_restrained = _is_restrained(findings.values(), trends)
     diagnoses: dict[str, Diagnosis] = {}
     for name, finding in findings.items():
-        message = (
-            finding.message
-            if finding.message_without_advice is None or not is_restrained
-            else finding.message_without_advice
-        )
+        restrained_message = finding.message_without_advice if is_restrained else None
+        message = finding.message if restrained_message is None else restrained_message
         for phrase, replacement in replacements:
             message = message.replace(phrase, replacement)
         diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
@@ -206,8 +203,6 @@ def _is_restrained(findings: Iterable[Finding], trends: CurveTrends) -> bool:
 
 
 def _score(score: Trend, trends: CurveTrends) -> Finding:
-    if score.num_points < WINDOW:
-        return Finding(Level.INFO, f"Mean score {score.current:z.2f} sd: too early to say.")
     if _is_over_optimized(trends):
         return Finding(
             Level.ALERT,
@@ -431,8 +426,6 @@ def _clip(clip: Trend, trends: CurveTrends) -> Finding:
 def _value(value: Trend, trends: CurveTrends) -> Finding:
     explained_variance = trends.get("val/explained_variance")
     tail = "" if explained_variance is None else f" {_explained_text(explained_variance.current, trends)}"
-    if value.num_points < WINDOW:
-        return Finding(Level.INFO, f"Mean value loss {plain_number(value.current, 3)}: too early to say.")
     gain = f"{100 * value.gain / value.initial:+z.0f} %" if value.initial > 0 else f"{value.gain:+z.3g}"
     compared = value.compared(VALUE_STEADY * abs(value.previous), gain, lambda mean: plain_number(mean, 3))
     text = f"Mean value loss {plain_number(value.current, 3)}, {compared}"
@@ -480,8 +473,6 @@ def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
 
 def _length(length: Trend, trends: CurveTrends) -> Finding:
     drift = length.current / length.initial - 1 if length.initial > 0 else 0.0
-    if length.num_points < WINDOW:
-        return Finding(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
     prefix = f"{length.current:.0f} tokens, {length.compared(LENGTH_STEADY, f'{100 * drift:+z.0f} %', '{:.0f}'.format)}"
     if abs(drift) > LENGTH_DRIFT:
         score = trends.get("objective/scores")
@@ -493,8 +484,6 @@ def _length(length: Trend, trends: CurveTrends) -> Finding:
 
 
 def _gold(gold: Trend, trends: CurveTrends) -> Finding:
-    if gold.num_points < WINDOW:
-        return Finding(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
     text = f"Mean gold {gold.current:z.2f}, {gold.compared(GOLD_FLAT, f'{gold.gain:+z.2f}', '{:z.2f}'.format)}"
     if _is_over_optimized(trends):
         return Finding(
@@ -508,18 +497,13 @@ def _gold(gold: Trend, trends: CurveTrends) -> Finding:
         return Finding(Level.WARN, f"{text}: below its best{best}.")
     if gold.gain > gold.effective_threshold(GOLD_FLAT):
         if gold.best - gold.current > GOLD_FALL:
-            return Finding(
-                Level.INFO,
-                f"{text}, but {gold.best:z.2f} at its highest: it may have started to fall.",
-            )
+            return Finding(Level.INFO, f"{text}, but {gold.best:z.2f} at its highest: it may have started to fall.")
         return Finding(Level.GOOD, f"{text}: the judge agrees.")
     return Finding(Level.INFO, f"{text}: no clear gain yet.")
 
 
 def _margin(margin: Trend, trends: CurveTrends) -> Finding:
     text = f"Mean margin {margin.current:z.2f}"
-    if margin.num_points < WINDOW:
-        return Finding(Level.INFO, f"{text}: too early to say.")
     if margin.current <= 0:
         text += ": the policy does not prefer the chosen texts; label more pairs"
         return Finding(Level.WARN, f"{text}, or raise lr.", message_without_advice=f"{text}.")
@@ -542,8 +526,6 @@ def _accuracy(accuracy: Trend, trends: CurveTrends) -> Finding:
 
 def _offline_loss(loss: Trend, trends: CurveTrends) -> Finding:
     threshold = LOSS_STEADY * abs(loss.previous)
-    if loss.num_points < WINDOW:
-        return Finding(Level.INFO, f"Mean loss {loss.current:.3f}: too early to say.")
     text = f"Mean loss {loss.current:.3f}, {loss.compared(threshold, f'{loss.gain:+z.3f}', '{:.3f}'.format)}"
     if loss.is_rising(threshold):
         return Finding(
@@ -612,3 +594,11 @@ RULES: dict[str, Callable[[Trend, CurveTrends], Finding]] = {
     "val/ratio": _ratio,
     "val/stop_token_rate": _stop_rate,
 }
+
+#: The mean of a curve, which alone is said while it has fewer than WINDOW points. The other rules say something else then.
+EARLY_TEXTS: dict[str, Callable[[float], str]] = {
+    "objective/scores": "Mean score {:z.2f} sd".format, "objective/gold": "The judge gives {:z.2f}".format,
+    "loss/dpo_avg": "Mean loss {:.3f}".format, "loss/sft_avg": "Mean loss {:.3f}".format,
+    "rewards/margins": "Mean margin {:z.2f}".format, "tokens/response_len": "{:.0f} tokens".format,
+    "loss/value_avg": lambda mean: f"Mean value loss {plain_number(mean, 3)}",
+}  # fmt: skip
