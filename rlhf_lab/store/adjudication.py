@@ -1,6 +1,5 @@
 """Disputed pairs and the decisions of experts on them. A decision is a vote with `adjudication`; it is the label of the pair."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, delete, func, select
@@ -17,14 +16,9 @@ MAX_LISTED_PAIRS = 20
 
 def disputed_pairs(db: Database, project_id: int, annotator: str) -> tuple[int, list[Pair]]:
     """The number of pairs that this expert can decide, and the first of them."""
-    pair_ids = disputed_pair_ids(db, project_id, annotator)
+    pair_ids = db.fetch(_disputed_pair_ids(project_id, annotator)).scalars().all()
     with db.read() as conn:
         return len(pair_ids), load_pairs(conn, pair_ids[:MAX_LISTED_PAIRS])
-
-
-def disputed_pair_ids(db: Database, project_id: int, annotator: str) -> Sequence[int]:
-    """The pairs that this expert can decide, the oldest first."""
-    return db.fetch(_disputed_pair_ids(project_id, annotator)).scalars().all()
 
 
 def next_disputed_pair(

@@ -60,12 +60,12 @@ def test_every_equation_holds_for_every_token(ctx, llama_folder, algorithm, sett
         for i in range(len(row["tokens"])):
             values = reply["constants"] | {name: column[i] for name, column in row["columns"].items()}
             for equation in reply["equations"]:
-                if "=" not in equation["equation"]:
-                    assert names_in_equation(equation["equation"]) <= values.keys()
+                if "=" not in equation.equation:
+                    assert names_in_equation(equation.equation) <= values.keys()
                     continue
-                left, right = both_sides(equation["equation"], values)
+                left, right = both_sides(equation.equation, values)
                 assert left == pytest.approx(right, abs=3e-5, rel=1e-4), (equation, values)
-                checked.add(equation["name"])
+                checked.add(equation.name)
     expected = {"ratio", "KL", "reward"} - ({"KL"} if settings.get("kl_estimator") == "full" else set())
     expected -= {"reward"} if settings.get("whiten_rewards") else set()
     if algorithm in ("ppo", "ppo_penalty", "trpo", "a2c"):
@@ -113,7 +113,7 @@ def test_numbers_by_hand(ctx):
     assert columns["delta"] == pytest.approx([-0.27, 0.85])
     assert columns["loss"] == pytest.approx([-1.0, 0.8])  # -A · ratio is 0.61, at the clip 0.8
     assert columns["value_loss"] == pytest.approx([0.17850, 0.36125], abs=1e-5)
-    assert [equation["name"] for equation in reply["equations"]] == [
+    assert [equation.name for equation in reply["equations"]] == [
         "KL", "reward", "surprise", "advantage before whitening", "advantage", "ratio", "loss", "value's target", "value's loss",
     ]  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_a_step_of_an_older_version_has_only_its_recorded_columns(ctx):
     record_step(ctx.db, run.id, StepResult(1, {}, tokens=[OLD]))
     reply = token_view(ctx.db, run.id, 1)
     assert reply["constants"]["beta"] == 0.1  # beta of the run: the step has none
-    assert [equation["name"] for equation in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
+    assert [equation.name for equation in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
     assert {"shaped_score", "raw_advantage", "target", "advantage_sd"}.isdisjoint(reply["rows"][0]["columns"])
 
 
@@ -203,7 +203,7 @@ def test_values_that_are_not_finite_spoil_neither_colours_nor_json(ctx):
     assert (row["colors"]["advantage"], row["colors"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
     legends = {scale["column"]: scale["legend"] for scale in reply["color_scales"]}
     assert (legends["advantage"], legends["ratio"]) == ([(0.0, 0.0), (2.0, 1.0)], [(1.0, 0.0), (1.5, 1.0)])
-    json.dumps(reply, allow_nan=False)
+    json.dumps(reply, allow_nan=False, default=dataclasses.asdict)
     empty = view_of_records(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
     assert empty["color_scales"][0]["legend"] == [(0.0, 0.0)]
 

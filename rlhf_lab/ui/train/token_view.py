@@ -7,6 +7,7 @@ evaluates both sides.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from typing_extensions import TypedDict
@@ -40,8 +41,12 @@ class StepConstants(TypedDict):
     high: float
 
 
-class TokenEquation(TypedDict):
-    """An `Equation` for the page."""
+@dataclass(frozen=True)
+class TokenEquation:
+    """A number of a token: its name, the equation over columns, the same in symbols, and what the number means.
+
+    equation: "" if the number depends on more than this response.
+    """
 
     name: str
     equation: str
@@ -86,18 +91,6 @@ class TokenView(TypedDict):
     rows: list[TokenRow]
 
 
-class Equation(NamedTuple):
-    """A number of a token: its name, the equation over columns, the same in symbols, and what the number means.
-
-    equation: "" if the number depends on more than this response.
-    """
-
-    name: str
-    equation: str
-    symbols: str
-    about: str
-
-
 class ColorScale(NamedTuple):
     """A column by which tokens can be coloured. neutral: the value without colour."""
 
@@ -122,10 +115,7 @@ def token_view(db: Database, run_id: int, step: int) -> TokenView:
         "last_step": run.step,
         "tokens_per_step": config.token_rows,
         "constants": constants,
-        "equations": [
-            {"name": item.name, "equation": item.equation, "symbols": item.symbols, "about": item.about}
-            for item in equations_for(config, all_columns)
-        ],
+        "equations": equations_for(config, all_columns),
         "color_scales": [
             {
                 "column": scale.column,
@@ -208,12 +198,12 @@ def _uses_clipping(config: PolicyConfig) -> bool:
 # ---- equations
 
 
-def equations_for(config: PolicyConfig, all_columns: Sequence[TokenColumns]) -> list[Equation]:
+def equations_for(config: PolicyConfig, all_columns: Sequence[TokenColumns]) -> list[TokenEquation]:
     """The equations of the algorithm with these settings for which there are columns, in the order of computation."""
     equations = [_kl_equation(config), _reward_equation(config), *_advantage_equations(config)]
     if config.whiten_advantages:
         equations.append(
-            Equation(
+            TokenEquation(
                 "advantage", "{advantage} = ({raw_advantage} − {advantage_mean}) / {advantage_sd}", "(A − mean) / sd",
                 "Whitened over the batch. A positive advantage makes the token likelier, a negative one less likely.",
             )
@@ -228,14 +218,14 @@ def names_in_equation(equation: str) -> set[str]:
     return {segment.split("}")[0] for segment in equation.split("{")[1:]}
 
 
-def _ratio_equation() -> Equation:
-    return Equation(
+def _ratio_equation() -> TokenEquation:
+    return TokenEquation(
         "ratio", "{ratio} = exp({logprob} − {old_logprob})", "exp(log π − log π_old)",
         "Probability of the token after this step's updates, divided by its probability when it was sampled.",
     )  # fmt: skip
 
 
-def _kl_equation(config: PolicyConfig) -> Equation:
+def _kl_equation(config: PolicyConfig) -> TokenEquation:
     equations = {
         "k1": ("{kl} = {old_logprob} − {ref_logprob}", "log π_old − log π_ref"),
         "k2": ("{kl} = ½ · ({old_logprob} − {ref_logprob})²", "½ (log π_old − log π_ref)²"),
@@ -247,71 +237,73 @@ def _kl_equation(config: PolicyConfig) -> Equation:
         about = "Estimate of the KL to the base model from this token, in nats."
     if config.kl_estimator == "full":
         about = "KL to the base model at this token, over the whole vocabulary, in nats."
-    return Equation("KL", *equations[config.kl_estimator], about)
+    return TokenEquation("KL", *equations[config.kl_estimator], about)
 
 
-def _reward_equation(config: PolicyConfig) -> Equation:
+def _reward_equation(config: PolicyConfig) -> TokenEquation:
     if config.whiten_rewards:
-        return Equation(
+        return TokenEquation(
             "reward", "{reward}", "−β · KL + score, scaled", "Scaled to standard deviation 1 over the batch."
         )
     placement = "on the last token" if config.score_placement == "last" else "in equal parts on all tokens"
     if config.kl_penalty == "loss":
-        return Equation(
+        return TokenEquation(
             "reward", "{reward} = {shaped_score}", "score", f"The score, {placement}; the KL is a term of the loss."
         )
-    return Equation(
+    return TokenEquation(
         "reward", "{reward} = −{beta} · {kl} + {shaped_score}", "−β · KL + score",
         f"The KL penalty, plus the score {placement}.",
     )  # fmt: skip
 
 
-def _advantage_equations(config: PolicyConfig) -> list[Equation]:
+def _advantage_equations(config: PolicyConfig) -> list[TokenEquation]:
     name = "advantage before whitening" if config.whiten_advantages else "advantage"
     raw = "{raw_advantage}"
     match config.spec.advantage:
         case "rloo" | "grpo":
             about = f"One value per text: the sum of its rewards, compared with the {config.group_size} texts of its prompt."
-            return [Equation(name, raw, "sum of rewards, compared with the group", about)]
+            return [TokenEquation(name, raw, "sum of rewards, compared with the group", about)]
         case "returns":
             rewards = "The rewards from this token on" if config.credit == "to_go" else "All rewards of the text"
             baselines = {"none": "", "batch_mean": ", minus the mean of the batch", "value": ", minus the value"}
-            return [Equation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
+            return [TokenEquation(name, raw, "return − baseline", f"{rewards}{baselines[config.baseline]}.")]
         case "temporal_difference":
             return _estimated_advantage_equations(config, name, raw)
         case None:
             return []
         case kind:  # without an equation here
-            return [Equation(name, raw, kind.replace("_", " "), "Computed from the responses of the step.")]
+            return [TokenEquation(name, raw, kind.replace("_", " "), "Computed from the responses of the step.")]
 
 
-def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) -> list[Equation]:
-    surprise = Equation(
+def _estimated_advantage_equations(config: PolicyConfig, name: str, raw: str) -> list[TokenEquation]:
+    surprise = TokenEquation(
         "surprise", "{delta} = {reward} + {gamma} · {next_value} − {value}", "δ = r + γ · V′ − V",
         "Reward of this token beyond what the value function expected.",
     )  # fmt: skip
     if config.advantage == "nstep":
         return [
             surprise,
-            Equation(name, raw, "Σ γᵏ · δ", f"The sum of the surprises of {config.nstep} tokens, starting here."),
+            TokenEquation(name, raw, "Σ γᵏ · δ", f"The sum of the surprises of {config.nstep} tokens, starting here."),
         ]
     return [
         surprise,
-        Equation(name, raw + " = {delta} + {gamma} · {lam} · {next_raw_advantage}", "A = δ + γ · λ · A′",
+        TokenEquation(name, raw + " = {delta} + {gamma} · {lam} · {next_raw_advantage}", "A = δ + γ · λ · A′",
              "The surprise plus γλ times the next token's advantage: generalised advantage estimation."),
     ]  # fmt: skip
 
 
-def _loss_equations(config: PolicyConfig) -> list[Equation]:
+def _loss_equations(config: PolicyConfig) -> list[TokenEquation]:
     if _uses_clipping(config):
-        loss_equation = Equation(
+        loss_equation = TokenEquation(
             "loss", "{loss} = max(−{advantage} · {ratio}, −{advantage} · clip({ratio}, {low}, {high}))",
             "max(−A · ratio, −A · clip(ratio, 1 − ε, 1 + ε))",
             "After this step's updates; ε is the setting cliprange. If the clipped term is larger, the token's gradient is zero.",
         )  # fmt: skip
     else:
         loss = config.spec.loss
-        loss_equation = Equation("loss", *LOSSES.get(loss, ("", loss.replace("_", " "), "Of the step's last update.")))
+        loss_equation = TokenEquation(
+            "loss", *LOSSES.get(loss, ("", loss.replace("_", " "), "Of the step's last update."))
+        )
     if not config.uses_value_function:
         return [loss_equation]
     target, symbols = "{target}", "return from this token on"
@@ -319,8 +311,8 @@ def _loss_equations(config: PolicyConfig) -> list[Equation]:
         target, symbols = "{target} = {raw_advantage} + {value}", "A + V"
     return [
         loss_equation,
-        Equation("value's target", target, symbols, "Regression target of the value."),
-        Equation(
+        TokenEquation("value's target", target, symbols, "Regression target of the value."),
+        TokenEquation(
             "value's loss", "{value_loss} = ½ · ({value} − {target})²", "½ (V − target)²", "Before this step's updates."
         ),
     ]

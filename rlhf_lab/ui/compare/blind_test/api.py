@@ -335,9 +335,7 @@ def others_progress(
 def find_test(ctx: Context, test_id: int | None) -> BlindTest | None:
     """The project's test with this id, None if there is none. test_id: None for the newest."""
     tests = blind_tests(ctx.db, ctx.project.id)
-    if test_id is None:
-        return tests[0] if tests else None
-    return next((test for test in tests if test.id == test_id), None)
+    return next((test for test in tests if test_id in (None, test.id)), None)
 
 
 def test_jobs(ctx: Context, test: BlindTest) -> tuple[Job, Job]:

@@ -336,6 +336,4 @@ def _ready_tournament(ctx: Context, tournament_id: int) -> tuple[Tournament, lis
 def _find(ctx: Context, tournament_id: int | None) -> Tournament | None:
     """The project's tournament with this id, None if there is none. tournament_id: None for the newest."""
     found = tournaments(ctx.db, ctx.project.id)
-    if tournament_id is None:
-        return found[0] if found else None
-    return next((tournament for tournament in found if tournament.id == tournament_id), None)
+    return next((tournament for tournament in found if tournament_id in (None, tournament.id)), None)
