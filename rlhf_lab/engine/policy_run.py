@@ -201,7 +201,6 @@ class PolicyRun:
                 self._add_pairs(result.step)
                 self._report_step()
         except RunStopped as stop:
-            self.trainer.state.load_state_dict(*last_state)
             self._save_checkpoint(last_state)
             self._save_speed()
             set_run_status(db, run_id, stop.status, str(stop))

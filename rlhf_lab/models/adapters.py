@@ -13,7 +13,7 @@ middle of a training step does not disturb it.
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -249,12 +249,16 @@ class Adapters:
         set_peft_model_state_dict(self._peft, tensors, adapter_name=name)
         self._apply(self._active)
 
-    def save(self, name: str, folder: Path) -> None:
-        """Write adapter_config.json and adapter_model.safetensors, which PEFT can load."""
+    def save(self, name: str, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, which PEFT can load.
+
+        tensors: a result of `tensors` of this adapter; None: the present one.
+        """
         assert self._peft is not None
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[name].save_pretrained(str(folder))
-        save_file({key: value.cpu() for key, value in self.tensors(name).items()}, folder / ADAPTER_FILE)
+        tensors = self.tensors(name) if tensors is None else tensors
+        save_file({key: value.cpu() for key, value in tensors.items()}, folder / ADAPTER_FILE)
 
     def load(self, name: str, folder: Path, *, trainable: bool = False) -> None:
         """Add the LoRA adapter saved in `folder`, by this package or by PEFT, as `name`; it may adapt some layers only.

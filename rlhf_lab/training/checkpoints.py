@@ -37,12 +37,14 @@ RESUMABLE_CHECKPOINTS = 2
 def save_checkpoint(
     run_path: Path, adapters: Adapters, adapter: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> Path:
-    """Write the checkpoint of `numbers["step"]`; replaces one of that step. Raises TrainingError if the disk is full."""
+    """Write the checkpoint of a state (`TrainState.state_dict`), whatever the adapter has learned since; replaces one of the same
+    step. Raises TrainingError if the disk is full."""
     target = checkpoint_folder(run_path, int(numbers["step"]))
     try:
         with atomic_folder(target) as folder:
-            adapters.save(adapter, folder)
-            trainer_tensors = {key: value.cpu() for key, value in tensors.items() if not key.startswith("adapter.")}
+            of_adapter = {key: value for key, value in tensors.items() if key.startswith("adapter.")}
+            adapters.save(adapter, folder, {key.removeprefix("adapter."): value for key, value in of_adapter.items()})
+            trainer_tensors = {key: value.cpu() for key, value in tensors.items() if key not in of_adapter}
             save_file(trainer_tensors, folder / TRAINER_FILE)
             digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
             state = json.dumps({"numbers": numbers, "sha256": digests}, indent=1)

@@ -68,6 +68,21 @@ def test_a_run_without_a_reward_model_goes_on_after_its_function_was_mended(lab,
     assert run_control.default_run_name(lab.db, lab.project.id, PolicyConfig(), None, [OWN]).startswith("ppo on 2 mine")
 
 
+def test_a_function_that_fails_after_an_update_leaves_the_state_before_it(lab, start):
+    """With samples of every step, the fifth batch is scored after the second update."""
+    file = lab.folder / "rewards" / "mine.py"
+    file.write_text(GOOD)
+    whole, failing = (start(OWN, sample_every=1) for _ in range(2))
+    assert lab.train(whole).status is JobStatus.DONE
+    file.write_text(FAILING.replace("< 3", "< 5"))
+    assert lab.train(failing).status is JobStatus.FAILED
+    assert get_run(lab.db, failing).step == 1
+    file.write_text(GOOD)
+    lab.next_engine()
+    assert lab.train(failing).status is JobStatus.DONE
+    assert lab.curve(failing) == lab.curve(whole)
+
+
 def test_a_reward_model_and_a_function(lab, start):
     run_id = start(RewardTerm("length", -3.0, {"min_words": 2, "max_words": 4}), RewardTerm("reward_model", 0.5))
     alone = start()
