@@ -18,7 +18,7 @@ from rlhf_lab.config.labelling import TEACHING_RESPONSES
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
 from rlhf_lab.engine.job_progress import counting_tokens
-from rlhf_lab.engine.label_preparation import grouped
+from rlhf_lab.engine.label_preparation import prepare_labels
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import filter_prompts
 from rlhf_lab.engine.text_features import feature_vectors
@@ -30,7 +30,7 @@ from rlhf_lab.models.attribute_correction import token_attributes
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample, uniforms
-from rlhf_lab.store.label_snapshots import current_labels, load_comparisons
+from rlhf_lab.store.label_snapshots import current_labels
 from rlhf_lab.store.projects import add_completions, add_pairs, newest_pairs, next_pair_index, prompts
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import add_scores
@@ -261,7 +261,7 @@ def _select_pairs(
         config = RewardConfig() if reward_model_row is None else RewardConfig.from_dict(reward_model_row.config)
         selected = select_most_informative(
             adapters,
-            grouped(load_comparisons(model_cache.db, current_labels(model_cache.db, project.id))),
+            prepare_labels(model_cache.db, current_labels(model_cache.db, project.id), backbone, {}).labels,
             reference_samples(model_cache, project, on_progress),
             [Candidate(*sides) for sides in zip(prompt_ids, firsts, seconds, strict=True)],
             count,

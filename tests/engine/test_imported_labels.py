@@ -41,7 +41,9 @@ def test_long_imported_texts_do_not_fail_training_or_sampling(fresh, tmp_path, s
     assert (job.status, job.error) == (JobStatus.DONE, "")
     row = latest_reward_model(fresh.db, fresh.project.id)
     assert (row.report["cut"], row.report["labels"]) == (2, 12)
-    assert fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=4)).status is JobStatus.DONE
+    for sampling in ("random", "information"):
+        job = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=4, sampling=sampling))
+        assert (job.status, job.error) == (JobStatus.DONE, "")
     assert LONG + "the bird" not in [p.text for p in prompts(fresh.db, fresh.project.id, "train")]
 
 
