@@ -56,17 +56,22 @@ class Distributed:
         dist.all_gather_object(gathered, items)
         return [item for shard in gathered for item in shard]
 
-    def map_rows(self, count: int, fn: Callable[[slice], Tensor], dim: int = -1) -> Tensor:
-        """`fn` of `count` >= 1 rows, concatenated along `dim`: each process computes its slice.
+    def gather_rows(self, count: int, fn: Callable[[slice], list[T]]) -> list[T]:
+        """The items of `fn` of `count` >= 1 rows: each process computes those of its slice.
 
         A process without rows computes the first row and discards it, because a sharded backbone needs all processes in each
         forward pass.
         """
+        rows = self.shard_slice(count)
+        has_rows = rows.start < rows.stop
+        items = fn(rows if has_rows else slice(0, 1))
+        return self.all_gather(items if has_rows else [])
+
+    def map_rows(self, count: int, fn: Callable[[slice], Tensor], dim: int = -1) -> Tensor:
+        """`gather_rows` for a tensor, concatenated along `dim`."""
         if self.world_size == 1:
             return fn(slice(0, count))
-        local_slice = self.shard_slice(count)
-        local_result = fn(local_slice if local_slice.start < local_slice.stop else slice(0, 1))
-        return torch.cat(self.all_gather([local_result] if local_slice.start < local_slice.stop else []), dim=dim)
+        return torch.cat(self.gather_rows(count, lambda rows: [fn(rows)]), dim=dim)
 
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes. One message per dtype."""

@@ -12,7 +12,8 @@ from rlhf_lab.training import distributed
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 #: One config a line of reductions: values and clipping; penalty and its KL; groups; a separate critic, exact KL and a warm-up;
-#: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches; updates beyond the limit of a budget.
+#: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches; updates beyond the limit of a budget;
+#: held-out responses of which one is left for two processes.
 CASES = [
     {},
     {"algorithm": "ppo_penalty"},
@@ -21,6 +22,7 @@ CASES = [
     {"ptx_coef": 0.5, "entropy_coef": 0.1, "rollouts": 2, "scale_scores": True},
     {"micro_batch": 1, "batch_size": 5},
     {"kl_budget": 1.0, "lr": 0.1, "checkpoint_every": 1},
+    {"kl_budget": 1.0, "batch_size": 31, "checkpoint_every": 1},
 ]
 
 CHILD = """

@@ -67,17 +67,21 @@ def _sample_responses(
     state: TrainState, prompts: list[list[int]], adapter: str | None, purpose: str
 ) -> list[list[int]]:
     """A response to each prompt by the adapter (None: the backbone)."""
-    config, policy, distributed = state.config, state.policy, state.distributed
+    config, policy = state.config, state.policy
     tokens: list[list[int]] = []
+
+    def sample_rows(rows: slice) -> list[list[int]]:
+        """Responses to some rows of the batch that begins after those in `tokens`."""
+        start = len(tokens)
+        chunk = prompts[start : start + config.batch_size]
+        seeds = [derive_seed(config.seed, purpose, start + row) for row in range(rows.start, rows.stop)]
+        return sample(
+            policy.backbone, chunk[rows], uniforms(seeds, config.max_new_tokens), temperature=config.temperature,
+            on_progress=state.sampling_progress(start, len(chunk), len(prompts)),
+        ).tokens  # fmt: skip
+
     with policy.adapters.using(adapter, merged=adapter is not None):
-        for start in range(0, len(prompts), config.batch_size):
-            chunk = prompts[start : start + config.batch_size]
-            rows = distributed.shard_slice(len(chunk))
-            seeds = [derive_seed(config.seed, purpose, start + row) for row in range(rows.start, rows.stop)]
-            sampled = sample(
-                policy.backbone, chunk[rows], uniforms(seeds, config.max_new_tokens), temperature=config.temperature,
-                on_progress=state.sampling_progress(start, len(chunk), len(prompts)),
-            )  # fmt: skip
-            tokens += distributed.all_gather(sampled.tokens)
+        while len(tokens) < len(prompts):
+            tokens += state.distributed.gather_rows(min(config.batch_size, len(prompts) - len(tokens)), sample_rows)
     state.on_sampling(len(prompts), len(prompts))
     return tokens
