@@ -243,6 +243,19 @@ def test_rewards_that_cannot_be_used(llama_folder, reward, error, message):
     assert issubclass(error, LabError)
 
 
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_reward_of_held_out_responses_that_is_not_finite_is_an_error(llama_folder, value):
+    """Otherwise no later checkpoint could be the best, nor could a state with it be loaded."""
+
+    def reward(prompts, responses):
+        return [value] * len(prompts) if prompts[0] == "moon" else [1.0] * len(prompts)
+
+    options = SMALL | {"kl_budget": 4.0, "checkpoint_every": 1}
+    trainer = Trainer(llama_folder, ["the cat"], reward, eval_prompts=["moon"], **options)
+    with pytest.raises(NotFiniteError, match="32 of 32 scores are not finite numbers"):
+        trainer.run_step()
+
+
 def test_a_missing_model_or_adapter(llama_folder, tmp_path):
     with pytest.raises(ModelError, match="is not a folder"):
         Trainer(tmp_path / "nothing", PROMPTS, nouns)

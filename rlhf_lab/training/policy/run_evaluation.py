@@ -12,6 +12,7 @@ from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.kl_control import HELD_OUT_RESPONSES, UNIT_RESPONSES
 from rlhf_lab.core.reward_scaling import RunningMoments
 from rlhf_lab.models.sampling.sampler import sample, uniforms
+from rlhf_lab.training.policy.invariants import check_scores
 from rlhf_lab.training.policy.kl_control import ScoreUnit, updated_best
 from rlhf_lab.training.policy.live_reward import LIVE_UNIT
 from rlhf_lab.training.policy.rollout import Scorer, score_responses, sequence_log_ratios
@@ -48,7 +49,9 @@ def evaluate_held_out(state: TrainState, prompt_ids: Sequence[list[int]], scorer
     config, control, on_progress = state.config, state.kl_control, state.on_progress
     scored = score_responses(state.policy, scorer, prompts, tokens, config, on_progress, state.distributed)
     unit = control.score_unit or ScoreUnit(0.0, 1.0)
-    scores = (scored.scores.double().cpu() - unit.mean) / unit.sd
+    scores = scored.scores.double().cpu()
+    check_scores(scores, state.steps_done)
+    scores = (scores - unit.mean) / unit.sd
     score, standard_error = float(scores.mean()), float(scores.std()) / math.sqrt(len(scores))
     log_ratios = sequence_log_ratios(
         state.policy, prompts, tokens, config.temperature, on_progress, scored.ref_logprobs
