@@ -135,7 +135,7 @@ class Trainer(PolicyTrainer):
         """
         ids = [to_token_ids(self.backbone, prompt, self.backbone.encode_prompt) for prompt in prompts]
         purpose = ("generate", seed) if seed is not None else ("generate at step", self.steps_done)
-        tokens = self.sample_responses(ids, *purpose)[1].tokens
+        tokens = self.sample_responses(ids, *purpose)[1].tokens if ids else []
         return Generated(
             tokens, [self.backbone.decode(row, after=prompt) for prompt, row in zip(ids, tokens, strict=True)]
         )

@@ -256,6 +256,11 @@ def test_a_reward_of_held_out_responses_that_is_not_finite_is_an_error(llama_fol
         trainer.run_step()
 
 
+def test_no_prompts_have_no_responses(llama_folder):
+    generated = Trainer(llama_folder, PROMPTS, nouns, **SMALL).generate([])
+    assert (generated.responses, generated.texts) == ([], [])
+
+
 def test_a_missing_model_or_adapter(llama_folder, tmp_path):
     with pytest.raises(ModelError, match="is not a folder"):
         Trainer(tmp_path / "nothing", PROMPTS, nouns)
