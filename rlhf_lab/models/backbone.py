@@ -137,7 +137,8 @@ class Backbone:
 
     def prompt_text(self, ids: Sequence[int]) -> str:
         """The text that `encode_prompt` encoded, without chat template and system prompt; other prompts are decoded."""
-        return self._prompt_texts.get(tuple(ids)) or self.decode(ids)
+        text = self._prompt_texts.get(tuple(ids))
+        return self.decode(ids) if text is None else text
 
     def _encode_prompt(self, text: str) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None):

@@ -92,6 +92,16 @@ def test_a_text_with_special_tokens_has_each_only_once(llama_copy):
     assert backbone.encode_prompt("<bos> the cat <eos>") == expected[:-1]
 
 
+def test_the_text_of_an_empty_prompt_is_empty(llama_copy):
+    words = tiny_models.tokenizer()
+    words.chat_template = "{% for message in messages %}so {{ message['content'] }} the{% endfor %}"
+    words.save_pretrained(llama_copy)
+    backbone = tiny_models.load(llama_copy)
+    ids = backbone.encode_prompt("")
+    assert backbone.decode(ids) == "so the"
+    assert backbone.prompt_text(ids) == ""
+
+
 def test_a_chat_template_wraps_the_prompt(llama_copy):
     words = tiny_models.tokenizer()
     words.chat_template = (
