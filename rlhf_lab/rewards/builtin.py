@@ -11,6 +11,7 @@ RewardFunction = Callable[[str, str], float]
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "×": operator.mul}
 EXERCISE = re.compile(r"(-?\d+)\s*([-+*×])\s*(\d+)")
 NUMBER = re.compile(r"-?\d+")
+MAX_DIGITS = 1000  # of a result; Python refuses to convert numbers of more than 4300
 
 
 def length_window(min_words: int, max_words: int) -> RewardFunction:
@@ -57,5 +58,5 @@ def arithmetic(prompt: str, response: str) -> float:
     if not exercises:
         raise ValueError('the prompt has no exercise like "3 + 4": choose the prompt set arithmetic')
     left, sign, right = exercises[-1]
-    numbers = NUMBER.findall(response)
-    return float(bool(numbers) and int(numbers[-1]) == OPERATIONS[sign](int(left), int(right)))
+    numbers, result = NUMBER.findall(response), OPERATIONS[sign](int(left), int(right))
+    return float(bool(numbers) and len(numbers[-1]) <= MAX_DIGITS and int(numbers[-1]) == result)

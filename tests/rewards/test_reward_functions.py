@@ -70,6 +70,7 @@ def test_repetition(response, value):
     [
         ("What is 3 + 4?", "3 + 4 = 7.", 1.0), ("What is 3 + 4?", "7 is 3 + 4", 0.0), ("What is 9 - 12?", "-3", 1.0),
         ("What is 6 × 7?", "It is 42", 1.0), ("1 + 1 is 2. 2 * 3?", "6", 1.0), ("What is 3 + 4?", "seven", 0.0),
+        ("What is 3 + 4?", "7" * 5000, 0.0),
     ],
 )  # fmt: skip
 def test_arithmetic(prompt, response, value):
