@@ -135,3 +135,6 @@ def test_selection_uses_margins_counts_and_ties_of_the_labels(llama_folder, monk
     assert (arguments["ridge"], arguments["count"], arguments["labelled"].shape) == (7.0, 1, (4, 96))
     for candidate in arguments["candidates"]:  # the same texts, scaled alike
         torch.testing.assert_close(candidate, arguments["labelled"][3], rtol=1e-4, atol=1e-6)
+    ignoring = config.replace(length="ignore")
+    assert select_most_informative(Adapters(backbone), labels, reference_of(backbone), [one], 1, ignoring) == [0]
+    torch.testing.assert_close(arguments["candidates"][0], arguments["labelled"][3], rtol=1e-4, atol=1e-6)

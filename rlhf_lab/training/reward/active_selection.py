@@ -42,9 +42,11 @@ def select_most_informative(
 ) -> list[int]:  # fmt: skip
     """The indices of up to `count` candidates, the most informative first, given the labels so far (at least one).
 
-    Uses the frozen backbone only: no adapter is trained or needed. Raises NotFiniteError, ModelError.
+    Uses the frozen backbone only: no adapter is trained or needed. No attributes are ignored, because the labels depend on these,
+    too. Raises NotFiniteError, ModelError.
     """
-    task = RewardTask(adapters, comparisons, reference, config.replace(warm_start=True), on_progress=on_progress)
+    config = config.replace(warm_start=True, **dict.fromkeys(config.ignored, "as_labelled"))
+    task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress)
     assert task.frozen is not None
     fitter, prompts = task.frozen.fitter, [candidate.prompt for candidate in candidates]
     first = task.features(prompts, [candidate.first for candidate in candidates])
