@@ -241,11 +241,13 @@ def test_a_reward_training_is_cancelled_in_any_stage(lab, monkeypatch):
     update = queue.update_progress
     monkeypatch.setattr(queue, "update_progress", lambda *args: update(*args) or True)  # does not notice it
     config = REWARD | {"folds": 2, "warm_start": True}
+    lab.worker.model_cache.references.clear()
     assert lab.train_reward(**config).status is JobStatus.DONE
     before, total = reward_models(lab.db, lab.project.id), calls
     assert total > 10
     for cancel_at in (1, total // 3, 2 * total // 3, total):
         calls = 0
+        lab.worker.model_cache.references.clear()  # they are sampled again
         job = lab.train_reward(**config)
         assert job.status is JobStatus.CANCELLED
         assert calls == cancel_at  # it ended there
