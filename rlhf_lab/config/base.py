@@ -31,6 +31,12 @@ class Setting:
     group: str
     only: tuple[str, ...] | None
 
+    @property
+    def range_text(self) -> str:
+        """ "0.1 to 1000"; "" without a range."""
+        limits = [limit for limit in (self.low, self.high) if limit is not None]
+        return " to ".join(str(limit) if isinstance(limit, int) else f"{limit:g}" for limit in limits)
+
     def applies_to(self, algorithm: str) -> bool:
         """Whether the algorithm uses this setting. For other algorithms it must have its default."""
         return self.only is None or algorithm in self.only
@@ -136,7 +142,8 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tupl
             continue
         kwargs: dict[str, Any] = {"dest": item.name, "default": None}
         default = recommended.get(item.name, item.default)
-        help_text = f"{item.help} (default {NONE if default is None else default})".replace("%", "%%")
+        limits = f"; {item.range_text}" if item.range_text else ""
+        help_text = f"{item.help}{limits} (default {NONE if default is None else default})".replace("%", "%%")
         if item.type is bool:
             kwargs["action"] = argparse.BooleanOptionalAction
         else:

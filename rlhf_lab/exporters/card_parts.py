@@ -1,6 +1,7 @@
 """Parts that several cards of exported data and models share."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,24 +17,42 @@ def card_header(origin: Mapping[str, Any], **fields: Any) -> str:
     return f"---\n{ModelCardData(**fields, **origin).to_yaml()}\n---\n\n"
 
 
+def in_line(text: str) -> str:
+    """A text within one line of Markdown: line breaks are spaces, and what begins markup is escaped."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in " ".join(text.split()))
+
+
+def code_span(text: str) -> str:
+    """A line of text, which does not begin or end with a backtick, as code of Markdown."""
+    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{ticks}{text}{ticks}"
+
+
+def in_fence(source: str) -> str:
+    """Python within a fence of Markdown, which backticks in a literal would end."""
+    return source.replace("`", r"\x60")
+
+
 def sampled_with(project: Project) -> str:
     """What the prompts were encoded with beside themselves, as sentences; "" if there is nothing."""
     parts = []
     if project.system_prompt:
         parts.append(
-            f"The texts were sampled with the system prompt {json.dumps(project.system_prompt, ensure_ascii=False)} before each "
-            "prompt that has none of its own (a template without a system role has it at the beginning of the first message)."
+            f"The texts were sampled with the system prompt {_json_span(project.system_prompt)} before each prompt that has none "
+            "of its own (a template without a system role has it at the beginning of the first message)."
         )
     if project.template_arguments:
-        parts.append(
-            f"Arguments of the chat template: {json.dumps(dict(project.template_arguments), ensure_ascii=False)}."
-        )
+        parts.append(f"Arguments of the chat template: {_json_span(dict(project.template_arguments))}.")
     return "".join(f"{part}\n" for part in parts)
+
+
+def _json_span(value: Any) -> str:
+    return code_span(json.dumps(value, ensure_ascii=False))
 
 
 def prompt_code(project: Project) -> str:
     """A function `encode_prompt` that encodes as `Backbone.encode_prompt` does, for a prompt of one text; needs `tokenizer`."""
-    arguments = f", **{dict(project.template_arguments)!r}" if project.template_arguments else ""
+    arguments = f", **{in_fence(repr(dict(project.template_arguments)))}" if project.template_arguments else ""
     render = f"tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{arguments})"
     if not project.system_prompt:
         return f"""def encode_prompt(prompt):
@@ -43,7 +62,7 @@ def prompt_code(project: Project) -> str:
     chat = [{{"role": "user", "content": prompt}}]
     text = {render}
     return tokenizer(text, add_special_tokens=False).input_ids"""
-    system_prompt = repr(project.system_prompt).replace("`", r"\x60")  # a fence of Markdown would end the code
+    system_prompt = in_fence(repr(project.system_prompt))
     return f"""import jinja2
 
 SYSTEM = {system_prompt}

@@ -9,8 +9,16 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.common.algorithms import algorithm_of, spec_of
 from rlhf_lab.common.records import DEFAULT_MAX_NEW_TOKENS, Project, RewardModelRow, Run
-from rlhf_lab.exporters.card_parts import card_header, embedded_note, label_summary, prompt_code, sampled_with
-from rlhf_lab.exporters.json_io import to_strict_json
+from rlhf_lab.exporters.card_parts import (
+    card_header,
+    embedded_note,
+    in_line,
+    label_summary,
+    prompt_code,
+    sampled_with,
+)
+from rlhf_lab.exporters.json_io import portable_name, to_strict_json
+from rlhf_lab.rewards.terms import REWARD_MODEL, TERMS_KEY, has_score_unit, read_terms
 from rlhf_lab.store.reward_model_list import accuracy_of
 
 #: Titles and units of the metrics on a merged model's card.
@@ -19,7 +27,7 @@ MODEL_CARD_FIGURES = {
     "objective/kl": ("KL to the base, on the step's responses", "nats per response"),
     "eval/scores": ("score on held-out prompts", "sd of the base's"),
     "eval/kl": ("KL to the base on held-out prompts", "nats per response"),
-    "objective/gold": ("score of the judge that labelled", ""),
+    "objective/gold": ("score of the judge", ""),
 }
 
 #: Values of vLLM's --max-lora-rank (its vllm/config/lora.py).
@@ -54,7 +62,7 @@ def policy_card(facts: PolicyFacts, adapter_config: Mapping[str, Any]) -> str:
     header = card_header(
         facts.origin, library_name="peft", pipeline_tag="text-generation", tags=["lora", "rlhf", algorithm.lower()]
     )
-    return f"""{header}# {run.name}: step {step} of {run.total_steps}
+    return f"""{header}# {in_line(run.name)}: step {step} of {run.total_steps}
 
 A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab {_reward_text(run, row)}.
 
@@ -127,15 +135,20 @@ def model_card(facts: MergedModelFacts) -> str:
     policy, figures = facts.policy, facts.figures
     run, row, project, base = policy.run, policy.reward_model, policy.project, policy.base
     algorithm = algorithm_of(run.config).upper()
+    judge = in_line(portable_name(str(run.manifest.get("judge") or "")))
+    units = {name: unit for name, (_, unit) in MODEL_CARD_FIGURES.items()}
+    units["objective/gold"] = f"({judge})" if judge else ""
+    if not has_score_unit(run.config, run.manifest):
+        units["objective/scores"] = "in the unit of the reward's terms"
     measured = "\n".join(
-        f"| {title} | {figures[name]:.2f} {unit} |"
-        for name, (title, unit) in MODEL_CARD_FIGURES.items()
+        f"| {title} | {figures[name]:.2f} {units[name]} |"
+        for name, (title, _) in MODEL_CARD_FIGURES.items()
         if figures.get(name) is not None
     )
     header = card_header(
         policy.origin, library_name="transformers", pipeline_tag="text-generation", tags=["rlhf", algorithm.lower()]
     )
-    return f"""{header}# {run.name}: step {policy.step} of {run.total_steps}
+    return f"""{header}# {in_line(run.name)}: step {policy.step} of {run.total_steps}
 
 `{base}`{embedded_note(base)}, trained with {algorithm} by RLHF Lab {__version__} {_reward_text(run, row)}. The LoRA
 adapter of the run is merged into the weights.
@@ -199,10 +212,14 @@ def _reward_text(run: Run, row: RewardModelRow | None) -> str:
         return "on labels, without a reward model" if row is None else f"on the labels of reward model {row.id}"
     if run.config.get("live"):
         return "against a reward model that learned from labels during the run"
-    terms = ", ".join(f"{item['weight']:g} · {item['name']}" for item in run.manifest.get("reward_terms") or [])
+    terms = read_terms(run.manifest.get(TERMS_KEY) or [])
+    functions = ", ".join(f"{term.weight:g} · {in_line(term.label)}" for term in terms if term.name != REWARD_MODEL)
     if row is None:
-        return f"on reward functions, without a reward model ({terms})"
-    return f"against reward model {row.id}" + (f" and other terms ({terms})" if terms else "")
+        return f"on reward functions, without a reward model ({functions})"
+    weight = next(
+        (f" with weight {term.weight:g}" for term in terms if term.name == REWARD_MODEL and term.weight != 1), ""
+    )
+    return f"against reward model {row.id}{weight}" + (f" and other terms ({functions})" if functions else "")
 
 
 def _reward_rows(row: RewardModelRow | None, *, with_accuracy: bool = False) -> str:

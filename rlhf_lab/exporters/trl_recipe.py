@@ -193,7 +193,11 @@ def _reward_of(
     digests = run.manifest.get(FUNCTIONS_KEY) or {}
     functions = export_functions([term for term in terms if term.name != REWARD_MODEL], home, digests)
     if run.reward_model_id is None and not functions.files:
-        why = functions.notes or [f"Run {run.id} was not trained with a reward model or reward functions."]
+        why = functions.notes or [
+            f"Run {run.id} learned its reward while people labelled, and that is not stored as a reward model."
+            if config.live
+            else f"Run {run.id} was not trained with a reward model or reward functions."
+        ]
         raise StoreError(
             f"{' '.join(why)} So there is no reward to export. Choose another run, or export a recipe of the labels."
         )

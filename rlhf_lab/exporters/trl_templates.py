@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.exporters.card_parts import code_span, in_line
 from rlhf_lab.exporters.reward_functions import NO_FUNCTIONS, PROMPT_COLUMN, ExportedFunctions
 from rlhf_lab.exporters.reward_model_card import RewardModelFacts, scoring_code
 from rlhf_lab.exporters.trl_settings import TRL_VERSION, TrlSettings
@@ -187,7 +188,7 @@ def readme(facts: RecipeFacts) -> str:
     )
     rank, alpha = settings.lora
     left_out = "\n".join(f"- {text}" for text in (*settings.left_out, *facts.notes)) or "- nothing"
-    return f"""# {_in_line(facts.title)} with TRL {TRL_VERSION}
+    return f"""# {in_line(facts.title)} with TRL {TRL_VERSION}
 
 Written by RLHF Lab {__version__}. The training starts again from the base model, with {settings.trainer}Trainer and the
 settings below. It needs Python 3.11 or newer.
@@ -269,7 +270,7 @@ def _form(facts: RecipeFacts) -> str:
     system = ", the system prompt among them" if facts.project.system_prompt else ""
     arguments = facts.project.template_arguments
     return f"as chats{system}" + (
-        f"; arguments of the chat template: `{_in_line(json.dumps(dict(arguments)))}`" if arguments else ""
+        f"; arguments of the chat template: {code_span(json.dumps(dict(arguments)))}" if arguments else ""
     )
 
 
@@ -285,7 +286,7 @@ def _reward_rows(facts: RecipeFacts) -> str:
         rows.append(("reward_model/", form))
     if facts.functions.names:
         terms = "; ".join(
-            f"{_in_line(label)}, weight {weight:g}, of `{file}`" for label, weight, file in facts.functions.names
+            f"{in_line(label)}, weight {weight:g}, of `{file}`" for label, weight, file in facts.functions.names
         )
         copies = "copies of the run's own and the lab's functions: code, which you should read before you run it"
         rows += [("reward_functions.py", f"functions with TRL's signature: {terms}"), ("function_*.py", copies)]
@@ -309,11 +310,6 @@ def _python(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_python(key)}: {_python(item)}' for key, item in value.items())}}}"
     return repr(value)
-
-
-def _in_line(text: str) -> str:
-    """A text within one line of Markdown: line breaks are spaces, and what begins markup is escaped."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in " ".join(text.split()))
 
 
 def _in_docstring(text: str) -> str:

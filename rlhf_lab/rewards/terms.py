@@ -5,7 +5,7 @@ reward = weight of the reward model · its score (sd of base samples) + sum of w
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,12 @@ def term_records(terms: Sequence[RewardTerm]) -> list[dict[str, Any]]:
 def read_terms(records: Iterable[dict[str, Any]]) -> list[RewardTerm]:
     """The terms of a manifest. Raises ConfigError as `check_terms`."""
     return check_terms([RewardTerm(item["name"], item["weight"], dict(item["options"])) for item in records])
+
+
+def has_score_unit(config: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether a run's scores are in standard deviations of the base's: those of a reward model alone are, and a KL budget
+    measures the unit of a sum of terms."""
+    return config.get("kl_budget") is not None or not manifest.get(TERMS_KEY)
 
 
 def check_terms(terms: list[RewardTerm]) -> list[RewardTerm]:

@@ -119,8 +119,10 @@ def test_help_shows_the_defaults_in_use(capsys):
     for words in (f"(default {config.minibatches})", f"(default {config.beta})", f"(default {config.cliprange})"):
         assert words in reply
     assert "(default 0.13)" not in reply
-    assert "none runs all epochs (default none)" in reply
+    assert "none runs all epochs; 0.0001 to 100 (default none)" in reply
     assert "(default None)" not in reply
+    assert "optimizer updates per pass; 1 to 64 (default" in reply
+    assert "sampling; 0 to 2147483647 (default 0)" in reply
 
 
 def test_help_of_the_page_names_every_variable_that_replaces_an_option(capsys):

@@ -87,7 +87,8 @@ class Trained:
     def save(self, step):
         """A checkpoint; returns the policy's logits."""
         tiny_models.disturb(self.adapters, "policy", step)
-        save_checkpoint(self.runs, self.adapters, "policy", {"value": torch.zeros(1)}, {"step": step})
+        tensors = {f"adapter.{name}": tensor for name, tensor in self.adapters.tensors("policy").items()}
+        save_checkpoint(self.runs, self.adapters, "policy", tensors, {"step": step})
         with self.adapters.using("policy"):
             return tiny_models.all_logits(self.backbone, PROMPT, RESPONSE)
 
@@ -268,7 +269,7 @@ def test_the_readme_scores_a_text_as_the_lab_does(db, home, out, tmp_path, templ
     changed = bool(system or TEMPLATES[template])
     assert (ids != tiny_models.ids(prompt)) is changed
     text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
-    assert ('the system prompt "very happy king"' in text) is bool(system)
+    assert ('the system prompt `"very happy king"`' in text) is bool(system)
     assert "in the base's chat template" in text
 
 

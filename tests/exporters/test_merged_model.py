@@ -54,7 +54,8 @@ def make_run(db, home, model, temperature=1.0, factor=1.0, **settings):
     with torch.no_grad():
         for parameter in adapters.parameters("policy"):
             parameter.mul_(factor)
-    save_checkpoint(home / "runs" / str(run.id), adapters, "policy", {"value": torch.zeros(1)}, {"step": 2})
+    tensors = {f"adapter.{name}": tensor for name, tensor in adapters.tensors("policy").items()}
+    save_checkpoint(home / "runs" / str(run.id), adapters, "policy", tensors, {"step": 2})
     record_step(db, run.id, StepResult(2, {"objective/kl": 3.456, "objective/scores": 1.25}, [], []))
     return run.id
 
@@ -355,7 +356,7 @@ def test_the_card_states_data_method_and_kl(db, home, out, tmp_path):
     assert "| KL to the base, on the step's responses | 3.46 nats per response |" in text
     assert "| score of the step's responses | 1.25 sd of the base's |" in text
     assert "held-out" not in text  # metrics that were not measured are not in the table
-    assert 'the system prompt "Answer briefly." before each prompt' in text
+    assert 'the system prompt `"Answer briefly."` before each prompt' in text
     assert "SYSTEM = 'Answer briefly.'" in text
 
 

@@ -21,6 +21,6 @@ def test_a_card_without_a_reward_model():
     run = Run(1, 1, None, "r", RunStatus.DONE, {"algorithm": "grpo"}, {"reward_terms": TERMS}, 2, 2, "", 0.0, 0.0)
     project = Project(1, "p", "embedded", "", "tales", 0, 0.0, system_prompt="Be “brief”.")
     card = policy_card(PolicyFacts(run, 2, None, project, "assets/model", ""), {"r": 8, "target_modules": []})
-    assert "on reward functions, without a reward model (2 · own, 1 · json)." in card
+    assert "on reward functions, without a reward model (2 · mine, 1 · json)." in card
     assert "| reward model |" not in card
-    assert 'the system prompt "Be “brief”." before each prompt' in card
+    assert 'the system prompt `"Be “brief”."` before each prompt' in card

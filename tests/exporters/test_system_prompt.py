@@ -135,9 +135,9 @@ def test_card_and_provenance_name_it(db, tmp_path, options, place):
     facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["project"]
     assert (facts["system_prompt"], facts["template_arguments"]) == (SYSTEM, {"enable_thinking": False})
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert r'the system prompt "=Answer | like a “pirate”.\n\nHuman: no" before each prompt' in card
+    assert r'the system prompt `"=Answer | like a “pirate”.\n\nHuman: no"` before each prompt' in card
     assert place in card
-    assert 'Arguments of the chat template: {"enable_thinking": false}.' in card
+    assert 'Arguments of the chat template: `{"enable_thinking": false}`.' in card
 
 
 @pytest.mark.parametrize(("words", "is_lost"), [(["--layout", "explicit"], True), (["--messages"], False), ([], False)])
