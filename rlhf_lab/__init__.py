@@ -27,6 +27,6 @@ no cycle exists inside a package.
 
 from rlhf_lab.common.storage import keep_models_on_storage
 
-__version__ = "0.3.0"
+__version__ = "0.3.1"
 
 keep_models_on_storage()  # before any module imports huggingface_hub
