@@ -40,6 +40,13 @@ def full_path(text: str) -> Path:
     return Path(text).expanduser().resolve()
 
 
+def port_number(text: str) -> int:
+    """The type of an argument that is a port; 0 takes a free one. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 65535")
+    return int(text)
+
+
 def add_command(
     subparsers: Any, name: str, summary: str, details: str = "", *, run: Any, project: str = ""
 ) -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.cli.console import add_command, print_result
+from rlhf_lab.cli.console import add_command, port_number, print_result
 from rlhf_lab.common.bundled_assets import embedded_model_folder, weights_digest
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState
 from rlhf_lab.common.paths import database_url_override
@@ -71,7 +71,9 @@ def add_parser(subparsers: Any) -> None:
         "It suggests a remedy for each problem. The exit status is 1 if there is one.",
         run=run,
     )
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port of the page (default {DEFAULT_PORT})")
+    parser.add_argument(
+        "--port", type=port_number, default=DEFAULT_PORT, help=f"port of the page (default {DEFAULT_PORT})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

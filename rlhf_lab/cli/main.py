@@ -4,6 +4,7 @@ import argparse
 import importlib
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -31,7 +32,8 @@ COMMAND_MODULES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for invalid usage."""
+    """Run a command and return its exit status: 1 after an error of the lab or of the operating system, 130 after Ctrl-C.
+    argparse exits with 2 for invalid usage."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # texts may hold characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
@@ -47,8 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         importlib.import_module(f"rlhf_lab.cli.{module}").add_parser(subparsers)
     args = parser.parse_args(arguments)
     try:
-        return int(args.run(args))
-    except LabError as error:
+        status = int(args.run(args))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the program that reads the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except EOFError:
+        print("error: the input ended before it was complete.", file=sys.stderr)
+        return 1
+    except (LabError, OSError) as error:
         if getattr(args, "json", False):
             print(json.dumps({"error": str(error), "kind": type(error).__name__}))
         print(f"error: {error}", file=sys.stderr)

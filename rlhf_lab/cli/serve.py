@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from rlhf_lab import __version__
 from rlhf_lab.backup.restore import apply_confirmed
+from rlhf_lab.cli.console import port_number
 from rlhf_lab.common import logs, process_env
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
@@ -59,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         help="the lab's address for its visitors if that is not its own: behind a proxy, such as https://lab.example.org/, or in "
         "a container, such as http://192.168.1.20:7860/",
     )
-    parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
+    parser.add_argument("--port", type=port_number, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
     parser.add_argument(
         "--public-labelling",

@@ -105,7 +105,11 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
     if default.report["adapter"]["used"]:
         expect(page.locator(".losses-part .js-plotly-plot")).to_be_visible()
     else:
-        expect_text(page, "no-losses", "An adapter was also trained, but it was not clearly better on held-out labels.")
+        expect_text(
+            page,
+            "no-losses",
+            "Training an adapter of the language model, too, was not clearly better on held-out labels.",
+        )
     expect(page.locator(".calibration-part")).to_be_hidden()
     expect_text(page, "more-to-come", "With 30 unseen pairs (there are ")
     if default.report["disagreements"]:
