@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,9 +30,14 @@ def run_command(*words, **options):
     )
 
 
-def test_a_password_that_was_not_entered(tmp_path):
-    done = run_command("password", stdin=subprocess.DEVNULL)
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+def test_ctrl_d_instead_of_a_password(monkeypatch, capsys):
+    def end(_):
+        raise EOFError
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("getpass.getpass", end)
+    assert main(["password"]) == 1
+    assert capsys.readouterr().err == "error: the input ended before it was complete.\n"
 
 
 def test_the_reader_of_the_output_has_ended(tmp_path):
