@@ -124,9 +124,9 @@ const clipping = {
   uses: 'run',
   text: [
     'PPO (proximal policy optimisation) uses old texts for several updates. A token’s ratio w says how much ' +
-      'likelier it is now. Training raises w·A, but A describes the old policy and misleads elsewhere.',
-    'PPO raises the smaller of w·A and the same with w held within 1 ± ε (cliprange). A good token (A above 0) is ' +
-      'pushed no further above 1 + ε, a bad one below 1 − ε; back they may move.',
+      'likelier it is now. Training raises w·A, but A describes the old policy and misleads far from it.',
+    'PPO raises w·A with w held within 1 ± ε (cliprange), or plain w·A if smaller. A good token (A above 0) gains ' +
+      'nothing above 1 + ε, a bad one below 1 − ε; the way back stays open.',
   ],
   question: 'Set ε so that some tokens, but under 10 %, are held back.',
   formula: 'min(w · A, clip(w, 1 − ε, 1 + ε) · A)',
@@ -162,8 +162,8 @@ const advantage = {
   uses: 'run',
   text: [
     'The value function, itself learned (next page), guesses before each token what the text will still earn. The ' +
-      'surprise δ of a token is its reward plus the change of the guess after it. The advantage adds the later ' +
-      'surprises, each multiplied once more by γλ.',
+      'surprise δ of a token is its reward plus how much the guess then rises. The advantage is this surprise plus ' +
+      'later ones, the k-th multiplied by (γλ)ᵏ.',
     'λ = 1 adds them all: right on average, but noisy. A small λ trusts the guesses: calmer, but wrong wherever a ' +
       'guess is wrong.',
   ],
@@ -237,11 +237,11 @@ const value = {
   title: 'A guess that learns, in small steps',
   uses: 'run',
   text: [
-    'The value function is trained to hit its target T, the advantage plus the old guess: with λ = 1, what the text ' +
-      'still earned. The value loss, half the squared distance, is made small. If it falls, the guesses improve, and ' +
-      'so do the advantages.',
-    'Like the policy, it should not jump. A second loss holds the guess within c (cliprange_value) of ' +
-      'the old one. The larger counts: past c a further step gains nothing.',
+    'The value function’s guess has a target T: the old guess plus the advantage (with λ = 1, what the text really ' +
+      'still earned). Training makes the value loss, half the squared distance to T, small: better guesses give ' +
+      'better advantages.',
+    'Like the policy, it should not jump. A second loss uses the guess held within c (cliprange_value) of the old ' +
+      'one. The larger counts, so a step past c towards T gains nothing.',
   ],
   question: 'Move the guess to where the loss that counts is flat.',
   formula: '½ max((V − T)², (clip(V, V_old ± c) − T)²)',
@@ -359,11 +359,11 @@ const penalty = {
   title: 'A leash of strength β',
   uses: 'run',
   text: [
-    'A reward model knows only texts like those it was trained on. So the policy pays for leaving the base model ' +
-      '(the policy before training): at each token β times the difference of the log-probabilities.',
-    'Their sum, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in nats (natural ' +
-      'logarithms). A text whose sum is 4 nats is e⁴ = 55 times as likely as under the base. Clipping limits one ' +
-      'update, β all together.',
+    'A reward model knows only texts like its training texts. So the policy pays for leaving the base model (the ' +
+      'policy before training): at each token β times the difference in log-probability.',
+    'The sum of these differences, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in ' +
+      'nats (natural logarithms). 4 nats: e⁴ = 55 times as likely as under the base. Clipping limits drift from the ' +
+      'old policy, β from the base.',
   ],
   question: 'Set β so that this text’s sum changes its reward by 1.',
   formula: 'rₜ = −β (log π − log π_base), and the score at the last token',
@@ -450,11 +450,12 @@ const overoptimised = {
   title: 'When the score lies',
   uses: 'curves',
   text: [
-    'The score is only a model of what people want. Gold is the thing itself: here, the judge that labelled. At ' +
+    'The score is only a model of what people want. Gold is the thing itself: here, the judge whose choices taught ' +
+      'the reward model. At ' +
       'first both rise. Then the policy finds texts that the reward model overrates: the score keeps rising, ' +
       'and gold falls.',
-    'This is over-optimisation. A KL penalty, a KL budget (a limit at which β grows), new labels or an early stop ' +
-      'help. Without gold, let people compare texts of two steps: the score cannot tell.',
+    'This is over-optimisation. Remedies: a KL penalty, a KL budget (above it β grows), new labels, an early stop. ' +
+      'Without gold, let people compare texts of two steps: the score cannot tell.',
   ],
   question: 'Choose a step after which gold rises no more.',
   formula: 'J = E[score] − β · KL(policy, base)',

@@ -114,8 +114,8 @@ const world = {
   text: [
     'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
       'every move a probability. A drunk cat may go elsewhere.',
-    'V is what the policy earns from a cell on average; a reward shrinks to nine tenths with each move before it. ' +
-      'Q is the same with the first move fixed; the advantage says how far it exceeds V.',
+    'V is what the policy earns from a cell on average; each earlier move shrinks a reward to nine tenths. Q is the ' +
+      'same with the first move fixed; the advantage says by how much Q exceeds V.',
   ],
   question: 'Put the bathtub right beside the cat, then make it drunk until V is below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s), for move a in cell s',
@@ -141,8 +141,8 @@ const trajectory = {
   name: 'trajectory',
   title: 'A walk and its return',
   text: [
-    'A trajectory is one walk: states, moves and rewards in turn. Its return adds the rewards. A reward that comes t ' +
-      'moves later is multiplied by γ to the power t, so that a nearer reward counts more.',
+    'A trajectory τ is one walk: states (cells), moves and rewards in turn. Its return adds the rewards. A reward ' +
+      'that comes t moves later is multiplied by γ to the power t, so that a nearer reward counts more.',
     'The policy and the world decide which walks are likely. Training changes the policy only.',
   ],
   question: 'Set γ so that the meat at the end of the walk counts for less than a quarter.',
@@ -205,10 +205,10 @@ const gradient = {
   title: 'A gradient from walks alone',
   text: [
     'The parameters are numbers that set the policy’s probabilities. The policy gradient ∇J says how to change them ' +
-      'so that the mean return J grows fastest. Nobody can try all walks. But ∇p = p ∇log p makes it a mean (E) over ' +
-      'walks: each pushes up the log-probability of its own moves, in proportion to its return.',
-    'The world’s probabilities do not depend on the parameters: their gradient is 0. Many walks come near the exact ' +
-      'gradient.',
+      'to raise the mean return J fastest. Nobody can try all walks. But if p is a walk’s probability, ∇p = p ∇log p ' +
+      'makes ∇J a mean (E) over walks: each pushes up the log-probability of its own moves, in proportion to its ' +
+      'return.',
+    'log p is a sum over moves; the world’s terms, without parameters, have gradient 0.',
   ],
   question: 'Use enough walks to bring the error below 50 %.',
   formula: '∇J = E[ R(τ) · Σₜ ∇ log π(aₜ | sₜ) ]',
@@ -268,8 +268,8 @@ const toGo = {
   text: [
     'With the whole return, every move is praised or blamed for everything, even for what came before it. A move can ' +
       'only change what follows. So each move is weighted by its reward-to-go: the rewards from there on.',
-    'The mean gradient stays the same. If the past weighs much, the gradients of single walks spread less around it: ' +
-      'make the broom expensive.',
+    'The mean gradient stays the same. If the past weighs much, leaving it out makes the gradients of single walks ' +
+      'spread less: make the broom expensive. An update adds a small multiple of the gradient to the parameters.',
   ],
   question: 'Choose the last move that is still blamed for the broom.',
   formula: 'Gₜ = rₜ + γ Gₜ₊₁',
@@ -353,10 +353,10 @@ const baseline = {
   name: 'baseline',
   title: 'Better than usual, not just good',
   text: [
-    'If every walk ends well, every move is pushed up, and the gradients of single walks (samples) are large and ' +
-      'noisy. Subtract a baseline: what this cell usually brings. Then only moves that do better are pushed up.',
-    'The exact mean does not change: the probabilities of a cell sum to 1, so pushing all its moves alike ' +
-      'changes nothing on average. The best baseline is near the value V; Gₜ − V is one sample of the advantage.',
+    'If every walk ends well, every move is pushed up: single walks’ gradients (samples) are large and noisy. ' +
+      'Subtract a baseline: the cell’s usual return. Then moves that do better are pushed up, worse ones down.',
+    'The exact mean stays the same: the probabilities of a cell sum to 1, so pushing all moves alike changes ' +
+      'nothing on average. The best baseline is near V; Gₜ has mean Q, so Gₜ − V is one sample of the advantage.',
   ],
   question: 'Find the baseline at which the samples spread least.',
   formula: '∇J = E[ Σₜ γᵗ (Gₜ − b(sₜ)) ∇ log π(aₜ | sₜ) ]',
@@ -409,8 +409,8 @@ const importance = {
   name: 'importance',
   title: 'Using old walks for a new policy',
   text: [
-    'Walks are expensive. After an update they come from the old policy. Weighted by how much likelier the new ' +
-      'policy makes them, many walks still give the right mean; few can be far off.',
+    'Walks are expensive. After an update, those we have come from the old policy. Weighted by how much likelier the ' +
+      'new policy makes them, many still give the right mean; a few may miss it.',
     'But the weight of a walk is a product over its moves. If the policies differ much, a few walks have nearly all ' +
       'the weight, and the rest is wasted. That is why one update must change the policy little.',
   ],
