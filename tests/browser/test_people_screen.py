@@ -175,7 +175,7 @@ def test_the_operator_changes_the_rules_for_everybody_and_removes_a_person(lab, 
     operator.wait_for_selector(".lab-people .erasure .result:has-text('The name was removed from this lab')")
     expect(operator.locator("[data-do=erase-name] option", has_text="Rude")).to_have_count(0)
     assert "<b>Rude</b>" not in [name for name, _, _ in active_votes(lab)]
-    page.wait_for_selector("text=Join to label")  # shown without any action
+    expect(page.locator("[data-do=out-notice]")).to_be_visible()  # without any action
 
 
 def test_who_logs_out_is_a_viewer_whose_lost_vote_is_not_sent_until_it_is_discarded(lab, open_page):
