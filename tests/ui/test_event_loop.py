@@ -13,6 +13,7 @@ from rlhf_lab.ui.auth.password_file import PasswordEntry
 from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.middleware import UPLOAD_PATH
 from rlhf_lab.ui.page import build_page, launch_options
+from rlhf_lab.ui.scripts import PLOTLY_ADDRESS
 
 FORMS = [
     ("/join", {"code": "ABC234", "name": "Bob"}), ("/join", {"code": "ABC234", "name": "judge:x"}), ("/join", {"code": "X"}),
@@ -28,7 +29,7 @@ JSON = [
 PAGES = [
     "/", "/config", "/robots.txt", "/theme.css", "/manifest.json", "/gradio_api/info", "/gradio_api/file=x",
     "/gradio_api/openapi.json", "/gradio_api/startup-events", "/assets/x", "/lab-assets/x/y.js", "/join", "/enter",
-    "/enter?key=s", "/leave", "/api/status",
+    "/enter?key=s", "/leave", "/api/status", f"/{PLOTLY_ADDRESS}",
 ]  # fmt: skip
 
 
