@@ -202,8 +202,7 @@ class TrainScreen {
     const { activity } = this.parts;
     const { status } = this.run;
     const shown = activityText(status, text, startedAt === null ? null : (performance.now() - startedAt) / 1000);
-    activity.hidden = !text && !ACTIVE.includes(status);
-    activity.classList.toggle('quiet', !text);
+    activity.hidden = !text;
     activity.classList.toggle('bad', status === 'failed');
     setText(activity.firstChild, text);
     setText(activity.lastChild, shown.slice(text.length)); // the clock, which is not read aloud each second
