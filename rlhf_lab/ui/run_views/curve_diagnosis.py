@@ -39,8 +39,7 @@ KL_BUDGET_FAR = 2.0  # times the budget: the policy is far beyond it
 KL_NEGATIVE = -0.005  # nats a response; a value below it is visibly below 0
 NEGATIVE_KL = " Points below 0 are noise of the estimate from few texts."
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
-KL_UNMOVED = 0.05  # nats a response: below it the policy has hardly moved
-KL_UNMOVED_SHARE = 0.2  # of a KL budget: the same
+KL_UNMOVED, KL_UNMOVED_SHARE = 0.05, 0.2  # nats a response, share of a KL budget: below it the policy has hardly moved
 CLIP_FEW, CLIP_HIGH, CLIP_ALERT = 0.01, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times the previous loss
 VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
@@ -382,11 +381,8 @@ def _kl_at_budget(kl: Trend, budget: float, trends: CurveTrends) -> Finding:
         text = f"Mean KL {kl.current:.1f}: far beyond {trends.budget_text}. Look at the best checkpoint, or stop."
         return Finding(Level.ALERT, text, advises_smaller_steps=True)
     if kl.current > KL_BUDGET_TOLERANCE * budget:
-        return Finding(
-            Level.WARN,
-            f"Mean KL {kl.current:.1f}: above {trends.budget_text}; " + _budget_outlook(trends),
-            advises_smaller_steps="beta" not in trends.adapted_settings,
-        )
+        text = f"Mean KL {kl.current:.1f}: above {trends.budget_text}; {_budget_outlook(trends)}"
+        return Finding(Level.WARN, text, advises_smaller_steps="beta" not in trends.adapted_settings)
     return Finding(Level.GOOD, f"Mean KL {kl.current:.1f} nats a response: at {trends.budget_text}.")
 
 
