@@ -100,6 +100,14 @@ def test_reference_texts_are_sampled_again_only_if_something_has_changed(cool_la
     assert (train(), train()) == (first, 0)
 
 
+def test_a_reward_model_that_ignores_an_attribute_has_more_reference_texts(cool_lab):
+    cool_lab.label()
+    for changes in ({}, {"length": "ignore"}):
+        assert cool_lab.train_reward(**changes).status is JobStatus.DONE
+    counts = [len(reference.responses) for reference in cool_lab.worker.model_cache.references.values()]
+    assert counts == [128, 384]
+
+
 def test_texts_depend_on_the_temperature(cool_lab):
     request = {"prompts": ["the cat", "moon", "the king"], "max_new_tokens": 12}
     texts = {}
