@@ -132,7 +132,7 @@ MUTANTS = [
            "training/test_attribute_refit.py::test_slopes_are_refitted_to_the_responses_of_the_last_steps"),
     Mutant("training/policy/attribute_refit.py", "a resumed run forgets the window", "self.rows, self.window = tensors[ROWS].clone()", "_, self.window = None",
            "training/test_attribute_refit.py::test_resuming_is_exact"),
-    Mutant("training/policy/live_reward.py", "slopes of a live run stay those of the base's texts", "if len(recent) == WINDOW_STEPS:", "if False:",
+    Mutant("training/policy/live_reward.py", "slopes of a live run stay those of the base's texts", "if len(recent) == LIVE_WINDOW_STEPS:", "if False:",
            "training/test_live_attributes.py::test_slopes_follow_the_responses_of_the_last_five_steps"),
     Mutant("training/policy/live_reward.py", "a resumed live run fits its slopes anew", "None if saved is None else AttributeCorrection.from_json(saved)",
            "self.refit()", "training/test_live_attributes.py::test_resuming_is_exact"),

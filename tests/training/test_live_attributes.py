@@ -11,7 +11,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.attribute_correction import token_attributes
 from rlhf_lab.models.features import FeatureSpec
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
-from rlhf_lab.training.policy.live_reward import WINDOW_STEPS, LiveReward
+from rlhf_lab.training.policy.live_reward import LIVE_WINDOW_STEPS, LiveReward
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 SETTINGS = tiny_models.SMALL | {
@@ -95,7 +95,7 @@ def test_slopes_follow_the_responses_of_the_last_five_steps(llama_folder):
     trainer.run_step()
     set_head(trainer, 2, ("length",))
     texts = torch.cat(list(live.window.values()))
-    assert len(live.window) == WINDOW_STEPS
+    assert len(live.window) == LIVE_WINDOW_STEPS
     assert correlation(live, texts, "length") == pytest.approx(0.0, abs=1e-5)
 
 

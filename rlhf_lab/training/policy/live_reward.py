@@ -29,7 +29,9 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.kl_control import BestCheckpoint, KLControl, ScoreUnit, updated_best
 
 #: Names in a saved state.
-WINDOW_STEPS = 5  # whose responses the slopes of ignored attributes are fitted to; checkpoints contain their features
+LIVE_WINDOW_STEPS = (
+    5  # whose responses the slopes of ignored attributes are fitted to; checkpoints contain their features
+)
 WEIGHTS, REFERENCE, HELD_OUT, WINDOW = "live.weights", "live.reference", "live.held_out.", "live.window."
 LIVE = "live"  # of the numbers in a saved state: version, labels, KL budget
 CORRECTION = "live_correction"  # in a saved state: of a head that ignores attributes
@@ -79,7 +81,7 @@ class LiveReward:
 
     def add_responses(self, step: int, texts: Tensor) -> None:
         """Add the responses of a step (N, A + F); those of earlier steps than the window are dropped."""
-        self.window = {s: rows for s, rows in self.window.items() if s > step - WINDOW_STEPS} | {step: texts}
+        self.window = {s: rows for s, rows in self.window.items() if s > step - LIVE_WINDOW_STEPS} | {step: texts}
 
     def refit(self) -> None:
         """Fit the slopes of the ignored attributes again; centre and unit of the scores are those of the reference."""
@@ -88,7 +90,7 @@ class LiveReward:
             return
         reference, recent = self.reference, list(self.window.values())
         correction = AttributeCorrection.fit(self.ignored, self._head_scores(reference), self._attributes(reference))
-        if len(recent) == WINDOW_STEPS:
+        if len(recent) == LIVE_WINDOW_STEPS:
             texts = torch.cat(recent)
             correction = correction.refitted(self._head_scores(texts), self._attributes(texts))
         self.model.correction = correction
