@@ -253,11 +253,13 @@ def run_pairs(args: argparse.Namespace) -> int:
     chat = chat_settings(args)
     is_new = bool(args.model or args.prompts or args.prompt_set or chat is not None)
     if is_new:
-        reject_options(args, ["project"], "names a project, and the other options create one. Leave out one of them.")
+        reject_options(
+            args, ["project"], "not for a new project, which the other options create. Leave out one of them."
+        )
         if args.prompts:
-            reject_options(args, ["prompt_set"], "has no effect with --prompts. Leave out one of them.")
+            reject_options(args, ["prompt_set"], "no effect with --prompts. Leave out one of them.")
     else:
-        reject_options(args, ["seed"], "is of a new project. Give its --model or --prompts as well.")
+        reject_options(args, ["seed"], "only for a new project. Add --model or --prompts.")
     with Database.open(args.home) as db:
         if is_new:
             project = new_project(
@@ -337,6 +339,7 @@ def run_reward(args: argparse.Namespace) -> int:
     with open_existing_database(args.home) as db:
         project = pick_project(db, args.project)
         if args.cancel:
+            reject_options(args, ["track"], "no effect with --cancel. Leave out one of them.")
             cancelled = cancel_training(db, project.id)
             text = "the training of the reward model is cancelled; its labels are kept"
             print_result(args, {"job": cancelled.id, "cancelled": True}, text)
@@ -401,7 +404,7 @@ def _submit_or_resume(args: argparse.Namespace, db: Database) -> int:
         ]
         names.remove("processes")  # does not change the results
         reject_options(
-            args, names, "cannot be changed with --resume, which continues the run with its settings. Change beta, lr and the "
+            args, names, "not with --resume, which continues the run with its settings. Change beta, lr and the "
             "reward model with `control`, --processes here, and other settings in a new run.",
         )  # fmt: skip
         run_control.resume(db, args.home, args.resume, args.processes)

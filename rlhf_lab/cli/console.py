@@ -123,7 +123,7 @@ def reject_options(args: argparse.Namespace, names: Iterable[str], reason: str) 
     """Raises ConfigError if options were given that would have no effect. names: of options without a default."""
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
     if given:
-        raise ConfigError(f"{', '.join(given)} {reason}")
+        raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
 def make_output_folder(folder: Path) -> None:

@@ -310,11 +310,11 @@ def _check_options(args: argparse.Namespace) -> None:
             f"--labels {args.labels}: a reward model needs at least 2 labels, and about 30 to learn something useful."
         )
     if args.prompts is not None:
-        reject_options(args, ["prompt_set"], "has no effect with --prompts. Leave out one of them.")
+        reject_options(args, ["prompt_set"], "no effect with --prompts. Leave out one of them.")
     if args.home is None:
-        reject_options(args, ["open"], "needs a lab whose page can show the project. Give --home DIR.")
+        reject_options(args, ["open"], "only for a lab whose page can show the project. Give --home DIR.")
     if not args.live:
-        reject_options(args, ["label_every"], "is for a policy that is trained while the judge labels. Add --live.")
+        reject_options(args, ["label_every"], "only for a policy that is trained while the judge labels. Add --live.")
     elif args.label_every is not None and args.label_every < 1:
         raise ConfigError(f"--label-every {args.label_every}: give 1 or more steps.")
 

@@ -198,7 +198,7 @@ def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) 
 
 def run(args: argparse.Namespace) -> int:
     if args.push is None:
-        reject_options(args, ["public"], "is for a repository on the Hub. Give its name with --push.")
+        reject_options(args, ["public"], "only for a repository on the Hub. Give its name with --push.")
     out = args.out.expanduser().resolve()
     with open_existing_database(args.home) as db:
         paths: list[Path] = args.export(args, db, args.home, out)
@@ -274,7 +274,7 @@ def _export_recipe(args: argparse.Namespace, db: Database, home: Path, out: Path
     if is_labels:
         project = pick_project(db, args.project)
     else:
-        reject_options(args, ["trainer", "source"], "is for recipes of labels: write labels in place of the run.")
+        reject_options(args, ["trainer", "source"], "only for recipes of labels. Write labels in place of the run.")
         args.run_id = args.what_for
         project = get_project(db, get_run(db, _run_id(args, db)).project_id)
     messages = has_chat_template(project.model)

@@ -92,9 +92,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.new_project is None:
-        reject_options(args, ["model", "max_new_tokens"], "is for a new project. Give its name with --new-project.")
+        reject_options(args, ["model", "max_new_tokens"], "only with --new-project NAME.")
     else:
-        reject_options(args, ["project"], "names a project, and --new-project creates one. Leave out one of them.")
+        reject_options(args, ["project"], "not with --new-project, which creates a project. Leave out one of them.")
     parsed = parse_file(_import_request(args))
     if args.preview:
         summary = _preview(args, parsed)
@@ -146,7 +146,7 @@ def _preview(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, Any]:
 
 def run_imports(args: argparse.Namespace) -> int:
     if args.undo is None:
-        reject_options(args, ["yes"], "carries out --undo ID. Give the id of an import.")
+        reject_options(args, ["yes"], "only with --undo ID, the id of an import.")
     with open_existing_database(args.home) as db:
         project_id = pick_project(db, args.project).id
         if args.undo is None:

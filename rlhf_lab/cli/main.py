@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         status = int(args.run(args))
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout is None if it is closed
         return status
     except BrokenPipeError:  # the program that reads the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -76,7 +76,10 @@ ATTRIBUTES = {
         log_exclamations,
     ),
     "copied": Attribute(
-        "words copied from the prompt", "Texts with a tenth more words copied from the prompt", 0.1, copied_share
+        "words copied from the prompt",
+        "Texts that copy a further tenth of their words from the prompt",
+        0.1,
+        copied_share,
     ),
 }
 

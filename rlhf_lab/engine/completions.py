@@ -48,7 +48,7 @@ def reference_samples(
 ) -> ReferenceSamples:
     """Samples of the base model for train prompts, at the project's temperature and length. Scores are normalised on them.
 
-    They are the same for every reward model of a project, so they are sampled once while the model is loaded. on_tokens: called
+    They do not depend on the reward model, so they are sampled once for each `count` while the model is loaded. on_tokens: called
     with the number of tokens that each text has so far and the maximum number.
     """
     backbone, adapters = model_cache.load_project(project)

@@ -268,10 +268,10 @@ def _form(facts: RecipeFacts) -> str:
         begins = "; each prompt begins with the system prompt" if facts.project.system_prompt else ""
         return f"as texts, because the model has no chat template{begins}"
     system = ", the system prompt among them" if facts.project.system_prompt else ""
-    arguments = facts.project.template_arguments
-    return f"as chats{system}" + (
-        f"; arguments of the chat template: {code_span(json.dumps(dict(arguments)))}" if arguments else ""
-    )
+    if not (arguments := facts.project.template_arguments):
+        return f"as chats{system}"
+    span = code_span(json.dumps(dict(arguments))).replace("|", "\\|")  # in a cell of a table
+    return f"as chats{system}; arguments of the chat template: {span}"
 
 
 def _reward_rows(facts: RecipeFacts) -> str:

@@ -82,8 +82,8 @@ class Tracker:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             raise ConfigError(
-                f"The run cannot be logged to {name}, which is not installed. Install it where the lab runs (pip install "
-                f"{name}), or choose {OFF}."
+                f"Nothing can be logged to {name}, which is not installed. Install it where the lab runs (pip install {name}), "
+                f"or choose {OFF}."
             ) from None
         return tracker
 

@@ -53,7 +53,9 @@ def undo_edited(conn: Connection, edit: Vote) -> Vote | None:
 def redo_edit(conn: Connection, answer: Vote) -> None:
     """Restore the edit of an answer that is being restored, if `undo_edited` took both back."""
     edit = vote_by_uuid(conn, answer.uuid + EDIT_SUFFIX)
-    if edit is not None and edit.undone_at is not None and edit.undone_at == answer.undone_at:
+    if edit is None or edit.undone_at is None or edit.annotator != answer.annotator:
+        return
+    if edit.undone_at == answer.undone_at:
         _set_withdrawn(conn, edit.pair_id, None)
         update_vote(conn, edit.id, undone_at=None)
 

@@ -45,8 +45,7 @@ MODULE_FOLDER = f"lab-assets/{VERSION}"
 #: The screen Learn loads its modules when it is opened, and a shared page has its own.
 LOADED_LATER = ("learn/", "share/")
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-#: Relative to the page; it changes with the package.
-PLOTLY_ADDRESS = f"lab-assets/plotly-{int(PLOTLY_JS.stat().st_mtime)}/plotly.min.js"
+PLOTLY_ADDRESS = f"lab-assets/plotly-{plotly.__version__}/plotly.min.js"  # relative to the page
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
 #: Names of Gradio's files whose content never changes, such as index-DphvyggB.js.
 HASHED_SCRIPT = re.compile(r".+-[\w-]{8,}\.(js|css)")

@@ -44,7 +44,7 @@ def test_the_values_are_those_of_the_newest_step(lab, db, run, open_page):
     page = open_stage(lab, open_page)
     values, step = page.locator(".lab-stage .values div"), page.locator(".lab-stage .figures h3")
     expect(step).to_have_text("Step 1")
-    expect(values).to_have_text(["Score0.25", "KL to the base0.5", "Clip fraction0.13", "Value loss2"])
+    expect(values).to_have_text(["Score0.25", "KL to the base0.5", "Clip fraction13 %", "Value loss2"])
     term = values.first.locator("button")
     term.focus()
     add_step(db, run, 2, 1.5)

@@ -80,7 +80,7 @@ def test_resume_takes_no_settings(tmp_path, capsys):
     Database.open(tmp_path / "home").close()
     status, reply = call(capsys, "train-policy", "--resume", "1", "--beta", "0.5", "--name", "x", *home(tmp_path))
     assert (status, reply["kind"]) == (1, "ConfigError")
-    assert "--beta, --name cannot be changed with --resume" in reply["error"]
+    assert "--beta, --name: not with --resume" in reply["error"]
 
 
 def test_help_lists_every_command_and_each_module_has_its_own(capsys):
@@ -148,20 +148,20 @@ def test_options_and_choices_without_a_meaning_are_refused(arguments, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pairs", "--seed", "5"], "--seed is of a new project"),
-        (["pairs", "--project", "1", "--model", "embedded"], "--project names a project"),
-        (["pairs", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set has no effect with --prompts"),
-        (["import", "FILE", "--model", "embedded"], "--model is for a new project"),
-        (["import", "FILE", "--max-new-tokens", "9"], "--max-new-tokens is for a new project"),
-        (["import", "FILE", "--new-project", "x", "--project", "1"], "--project names a project"),
-        (["imports", "--yes"], "--yes carries out --undo ID"),
+        (["pairs", "--seed", "5"], "--seed: only for a new project"),
+        (["pairs", "--project", "1", "--model", "embedded"], "--project: not for a new project"),
+        (["pairs", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set: no effect with --prompts"),
+        (["import", "FILE", "--model", "embedded"], "--model: only with --new-project"),
+        (["import", "FILE", "--max-new-tokens", "9"], "--max-new-tokens: only with --new-project"),
+        (["import", "FILE", "--new-project", "x", "--project", "1"], "--project: not with --new-project"),
+        (["imports", "--yes"], "--yes: only with --undo ID"),
         (
             ["export", "recipe", "1", "--trainer", "dpo", "--source", "all", "--out", "OUT"],
-            "--trainer, --source is for recipes",
+            "--trainer, --source: only for recipes",
         ),
-        (["export", "dataset", "--public", "--out", "OUT"], "--public is for a repository"),
-        (["demo", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set has no effect"),
-        (["demo", "--label-every", "3"], "--label-every is for a policy"),
+        (["export", "dataset", "--public", "--out", "OUT"], "--public: only for a repository"),
+        (["demo", "--prompts", "FILE", "--prompt-set", "tales"], "--prompt-set: no effect"),
+        (["demo", "--label-every", "3"], "--label-every: only for a policy"),
         (["demo", "--live", "--label-every", "0"], "--label-every 0: give 1 or more steps"),
     ],
 )
@@ -180,7 +180,7 @@ def test_options_without_an_effect_are_refused(tmp_path, capsys, words, message)
 def test_a_demo_without_a_home_has_no_project_to_open(capsys):
     status, reply = call(capsys, "demo", "--open")
     assert (status, reply["kind"]) == (1, "ConfigError")
-    assert "--open needs a lab" in reply["error"]
+    assert "--open: only for a lab" in reply["error"]
 
 
 def test_a_person_is_erased_or_made_an_expert(capsys):
@@ -454,6 +454,12 @@ def test_pretrain_overwrites_nothing(tmp_path, capsys):
     assert (status, reply["kind"]) == (1, "ConfigError")
     assert "is not empty" in reply["error"]
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_closed_output_is_no_error(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("two owls\r\n"))
+    monkeypatch.setattr("sys.stdout", None)  # as Python sets it if the descriptor is closed
+    assert main(["password"]) == 0
 
 
 def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):

@@ -111,9 +111,9 @@ def test_the_higher_score_is_the_reward_models_choice(scores, choice):
         (11, 1, "People prefer what this reward model prefers", "PPO can follow it"),
         (1, 11, "People do not prefer", "Label more pairs"),
         (52, 48, "People do not prefer", "Label more pairs"),  # 62 % at most
-        (8, 4, "There are too few answers", "So far it seems so: start PPO"),
-        (6, 6, "There are too few answers", "So far it seems not: label more pairs"),
-        (0, 0, "There are too few answers", "So far it seems not: label more pairs"),
+        (8, 4, "There are too few answers", "So far people seem to: start PPO"),
+        (6, 6, "There are too few answers", "So far people do not seem to: label more pairs"),
+        (0, 0, "There are too few answers", "So far people do not seem to: label more pairs"),
     ],
 )
 def test_a_check_says_what_its_answers_mean_for_ppo(wins, losses, beginning, advice):

@@ -71,6 +71,14 @@ def label(ctx, count):
         vote(ctx, add_pair(ctx))
 
 
+def test_the_best_checkpoint_is_that_of_the_allowed_budget(ctx, run):
+    values = {"eval/best_step": 11.0, "eval/scores": 0.5, "eval/kl": 1.0, "live/kl_budget": 1.0}
+    record_step(ctx.db, run.id, StepResult(11, values))
+    set_run_status(ctx.db, run.id, RunStatus.DONE)
+    text = RunFeed(ctx).poll(FeedQuery(run=run.id))["best_text"]
+    assert "a KL of at most 1.3 and" in text  # 1.3 times the 1 nat that the labels allow; all labels together: 5.2
+
+
 def test_the_offer_comes_with_the_sixth_label_and_ends_with_a_run(ctx):
     label(ctx, 5)
     assert not instant_view(ctx, "ann", "")["offers_live_run"]

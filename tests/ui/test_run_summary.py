@@ -62,12 +62,12 @@ def test_the_best_checkpoint_in_a_sentence(ctx):
         "eval/scores": [(5, 0.5), (10, -1.25), (15, 0.25)],
         "eval/kl": [(5, 1.0), (10, 3.75), (15, 4.5)],
     }
-    assert run_summary.best_checkpoint_text(run, curves) == (
+    assert run_summary.best_checkpoint_text(run.config, curves) == (
         "Best checkpoint: step 10. Its texts for held-out prompts have a mean score of −1.25 sd and a KL of 3.8; the curves show "
         "the texts of each step for training prompts. It is the newest checkpoint with a KL of at most 5.2 and nearly the "
         "highest score."
     )
-    assert run_summary.best_checkpoint_text(run, {}) == ""
+    assert run_summary.best_checkpoint_text(run.config, {}) == ""
 
 
 SAMPLING = {"is_running": True, "sampling": {"done": 43, "total": 128, "left_s": 240.0}}

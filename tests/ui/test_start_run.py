@@ -350,7 +350,7 @@ def test_a_run_whose_tracker_is_not_installed_is_not_created(ctx, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(ConfigError, match=r"cannot be logged to trackio, which is not installed.*pip install trackio"):
+    with pytest.raises(ConfigError, match=r"can be logged to trackio, which is not installed.*pip install trackio"):
         start(ctx, PolicyConfig(), reward_model(ctx), track="trackio")
     assert runs(ctx.db) == []
 

@@ -15,8 +15,7 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.rollout import Scorer
 from rlhf_lab.training.policy.weighted_reward import WeightedReward
 
-#: Whose responses the slopes are fitted to. After 30 steps, on 400 new texts: a correlation of 0.11 (rms of six seeds) with the
-#: responses of 5 steps, 0.05 with those of 20.
+#: Whose responses the slopes are fitted to: with more, less of the attribute remains in the scores (docs/LEARNING.md).
 WINDOW_STEPS, OLD_WINDOW_STEPS = 20, 5  # old: of runs that began before version 0.3.1, which keep theirs
 ROWS, SLOPES, WINDOW = "correction.rows", "correction.slopes", "correction.window"  # names in a saved state
 

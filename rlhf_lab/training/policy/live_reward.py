@@ -28,10 +28,9 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.policy.kl_control import BestCheckpoint, KLControl, ScoreUnit, updated_best
 
+#: Whose responses the slopes of ignored attributes are fitted to; checkpoints contain their features.
+LIVE_WINDOW_STEPS = 5
 #: Names in a saved state.
-LIVE_WINDOW_STEPS = (
-    5  # whose responses the slopes of ignored attributes are fitted to; checkpoints contain their features
-)
 WEIGHTS, REFERENCE, HELD_OUT, WINDOW = "live.weights", "live.reference", "live.held_out.", "live.window."
 LIVE = "live"  # of the numbers in a saved state: version, labels, KL budget
 CORRECTION = "live_correction"  # in a saved state: of a head that ignores attributes

@@ -42,8 +42,8 @@ def select_most_informative(
 ) -> list[int]:  # fmt: skip
     """The indices of up to `count` candidates, the most informative first, given the labels so far (at least one).
 
-    Uses the frozen backbone only: no adapter is trained or needed. No attributes are ignored, because the labels depend on these,
-    too. Raises NotFiniteError, ModelError.
+    Uses the frozen backbone only: no adapter is trained or needed. Attributes that the scores ignore are kept here, because
+    people's choices depend on them too. Raises NotFiniteError, ModelError.
     """
     config = config.replace(warm_start=True, **dict.fromkeys(config.ignored, "as_labelled"))
     task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress)

@@ -143,7 +143,7 @@ def meaning_for_training(counts: ChoiceCounts, interval: tuple[float, float] | N
     advice = "start PPO, or check again with other pairs" if leans else "label more pairs, then check again"
     return (
         f"There are too few answers to tell whether {people} prefer what this reward model prefers: even a perfect one would "
-        f"win only about four of five pairs. So far it seems {'so' if leans else 'not'}: {advice}."
+        f"win only about four of five pairs. So far {people} {'seem' if leans else 'do not seem'} to: {advice}."
     )
 
 

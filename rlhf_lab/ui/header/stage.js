@@ -8,7 +8,7 @@ import { requests } from '../shared/api.js';
 import { loadPlotly, onThemeChange } from '../shared/charts.js';
 import { markedDiff } from '../shared/diff.js';
 import { actionButton, openDialog, promptView, textView, withCut } from '../shared/dom.js';
-import { formatNumber } from '../shared/format.js';
+import { formatMetric } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
@@ -179,7 +179,7 @@ export class Stage {
       this.metrics[curve.metric] = { chart, value };
     }
     const metric = this.metrics[curve.metric];
-    if (points.length) metric.value.textContent = formatNumber(points.at(-1)[1], 2);
+    if (points.length) metric.value.textContent = formatMetric(points.at(-1)[1], curve.unit, 2);
     metric.chart?.addPoints(points, reply.reset);
     const verdict = reply.verdicts[curve.metric];
     if (verdict) metric.chart?.showVerdict(verdict.level, stageCaption(verdict));

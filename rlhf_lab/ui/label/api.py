@@ -98,6 +98,7 @@ class PeopleHere(LabelProgress):
 
 
 class LabelProject(TypedDict):
+    id: int
     project_created_at: float
     name: str
     prompt_set: str
@@ -311,7 +312,8 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> LabelState:
     can_undo, can_redo = what_can_be_undone(ctx.db, project.id, annotator) if ctx.is_labeller() else (False, False)
     return {
         "project": {
-            "project_created_at": project.created_at, "name": project.name, "prompt_set": project.prompt_set,
+            "id": project.id, "project_created_at": project.created_at, "name": project.name,
+            "prompt_set": project.prompt_set,
         },
         "pair": pair,
         "next_pair": next_pair,

@@ -20,11 +20,11 @@ const STARTED =
   'Stop it on Train at any time.';
 
 export class InstantPanel {
-  // createdAt(): when the open project was created
-  constructor(root, api, createdAt) {
+  // project(): the one that the screen shows
+  constructor(root, api, project) {
     this.root = root;
     this.api = api;
-    this.createdAt = createdAt;
+    this.project = project;
     this.figures = /** @type {InstantFigures | null} */ (null);
     this.uuid = ''; // the vote that the figures must include, and whose prediction is shown
     this.polls = 0;
@@ -54,9 +54,9 @@ export class InstantPanel {
   async load() {
     const { uuid } = this;
     const reply = await this.api.instant({ vote_uuid: uuid }).catch(() => null); // the next poll tries again
-    if (!reply || uuid !== this.uuid || reply.project_created_at !== this.createdAt()) return;
-    if (this.guessesOf !== this.createdAt()) this.forgetProject();
-    this.guessesOf = this.createdAt();
+    if (!reply || uuid !== this.uuid || reply.project_created_at !== this.project()?.project_created_at) return;
+    if (this.guessesOf !== this.project()?.project_created_at) this.forgetProject();
+    this.guessesOf = this.project()?.project_created_at;
     if (reply.prediction?.decided && this.countedUuid !== uuid) {
       this.guesses = [...this.guesses, reply.prediction.expected].slice(-MAX_GUESSES);
       this.countedUuid = uuid;
@@ -125,7 +125,7 @@ export class InstantPanel {
   async startLive() {
     this.isStarting = true;
     this.draw();
-    this.news = await startRun.start_live({}).then(
+    this.news = await startRun.start_live({ shown_project: this.project()?.id }).then(
       () => '',
       (error) => error.message,
     );

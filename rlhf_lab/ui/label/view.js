@@ -51,7 +51,7 @@ class Label {
     this.judges = judges;
     this.current = /** @type {LabelState | null} */ (null); // the state on screen
     this.sender = new Sender(api, this);
-    this.instant = new InstantPanel(root, api, () => this.current?.project.project_created_at);
+    this.instant = new InstantPanel(root, api, () => this.current?.project);
     this.lastVote = null; // the last vote sent
     this.shownAt = 0; // when the pair came on screen
     this.isReadable = false; // false shortly after a pair appears: an answer could be half of a double click
@@ -489,7 +489,9 @@ class Label {
   }
 
   demonstration() {
-    return demonstrationView(this.judges, this.current.project.prompt_set, (fields) => this.sendOnce('judge', fields));
+    const { id, prompt_set: promptSet } = this.current.project;
+    const judge = (fields) => this.sendOnce('judge', { ...fields, shown_project: id });
+    return demonstrationView(this.judges, promptSet, judge);
   }
 
   fitTexts() {

@@ -125,7 +125,7 @@ const clipping = {
   text: [
     'PPO (proximal policy optimisation) uses old texts for several updates. A token’s ratio w says how much ' +
       'likelier it is now. Training raises w·A, but A describes the old policy and misleads far from it.',
-    'PPO raises w·A with w held within 1 ± ε (cliprange), or plain w·A if smaller. A good token (A above 0) gains ' +
+    'PPO raises the smaller of w·A and w·A with w held within 1 ± ε (cliprange). A good token (A above 0) gains ' +
       'nothing above 1 + ε, a bad one below 1 − ε; the way back stays open.',
   ],
   question: 'Set ε so that some tokens, but under 10 %, are held back.',
@@ -457,7 +457,7 @@ const overoptimised = {
     'This is over-optimisation. Remedies: a KL penalty, a KL budget (above it β grows), new labels, an early stop. ' +
       'Without gold, let people compare texts of two steps: the score cannot tell.',
   ],
-  question: 'Choose a step after which gold rises no more.',
+  question: 'Choose a step after which gold no longer rises.',
   formula: 'J = E[score] − β · KL(policy, base)',
   core: 'core.kl.kl_estimate',
   sliders: ({ curves }) => [

@@ -114,7 +114,7 @@ const world = {
   text: [
     'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
       'every move a probability. A drunk cat may go elsewhere.',
-    'V is what the policy earns from a cell on average; each earlier move shrinks a reward to nine tenths. Q is the ' +
+    'V is what the policy earns from a cell on average; each move of delay takes a tenth off a reward. Q is the ' +
       'same with the first move fixed; the advantage says by how much Q exceeds V.',
   ],
   question: 'Put the bathtub right beside the cat, then make it drunk until V is below 0.',

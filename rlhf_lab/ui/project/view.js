@@ -102,7 +102,7 @@ class Project {
 
   async pressLength(button, name) {
     button.disabled = true;
-    if (!(await this.act(name, {}, this.lengthCard))) button.disabled = false;
+    if (!(await this.act(name, { shown_project: this.list.state.current }, this.lengthCard))) button.disabled = false;
   }
 
   /** @param {import('../api_types').DownloadView | null} download */

@@ -80,7 +80,7 @@ function lossCurve(report, charts) {
 const directFitText = (report) =>
   'There is no loss curve: the reward model was computed from the labels in one go.' +
   (report.adapter_rejected
-    ? ' Training an adapter of the language model, too, was not clearly better on held-out labels.'
+    ? ' An adapter of the language model was trained too, but it was not clearly better on held-out labels.'
     : '');
 
 /** @param {RewardReport} report */

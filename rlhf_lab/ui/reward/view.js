@@ -230,7 +230,7 @@ class RewardScreen {
     await this.words.update();
   }
 
-  // Explain the text that was chosen on another screen, by the reward model that scored it there.
+  // Explain the text that was chosen on another screen, by the reward model that its run uses now.
   showWanted() {
     if (!this.report || !getItem(WANTED_TEXT)) return;
     const { model, ...wanted } = JSON.parse(getItem(WANTED_TEXT));

@@ -389,13 +389,13 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
     view, job = status.view, status.job
     curves = run_summary.since_last_rescale(cache.curves, view.events)
     activity_text = status.activity_text(has_base_samples=bool(cache.steps_with_samples))
-    has_stopped = view.run.status not in (RunStatus.QUEUED, RunStatus.RUNNING)
-    best_text = run_summary.best_checkpoint_text(view.run, cache.curves) if has_stopped else ""
     in_use = {name: cache.curves[metric][-1][1] for name, metric in VALUES_IN_USE.items() if cache.curves[metric]}
     state = run_summary.current_state(view, in_use)
     config = view.run.config
     if allowed := cache.curves["live/kl_budget"]:
         config = config | {"kl_budget": round(allowed[-1][1], 2)}
+    has_stopped = view.run.status not in (RunStatus.QUEUED, RunStatus.RUNNING)
+    best_text = run_summary.best_checkpoint_text(config, cache.curves) if has_stopped else ""
     diagnoses = diagnose(
         curves,
         run_summary.applied_changes(view, {name: cache.curves[metric] for name, metric in VALUES_IN_USE.items()}),

@@ -360,21 +360,20 @@ def self_checks(curves: Mapping[str, list[Point]]) -> SelfChecks:
     }
 
 
-def best_checkpoint_text(run: Run, curves: Mapping[str, list[Point]]) -> str:
-    """Which checkpoint is the best within the run's KL budget, as a sentence; "" if there is none."""
+def best_checkpoint_text(config: Mapping[str, Any], curves: Mapping[str, list[Point]]) -> str:
+    """Which checkpoint of a run is the best within the KL budget of a config, as a sentence; "" if there is none."""
     best_steps = curves.get("eval/best_step")
     if not best_steps:
         return ""
     step = int(best_steps[-1][1])
     score, kl = (dict(curves.get(name, [])).get(step) for name in ("eval/scores", "eval/kl"))
-    budget = kl_control_of(run.config).budget
+    budget = kl_control_of(config).budget
     if score is None or kl is None or budget is None:
         return ""
     text = (
         f"Best checkpoint: step {step}. Its texts for held-out prompts have a mean score of {score:z.2f} sd and a KL of "
-        f"{kl:.1f}; "
-        "the curves show the texts of each step for training prompts. It is the newest checkpoint with a KL of at most "
-        f"{KL_BUDGET_TOLERANCE * budget:.3g} and nearly the highest score."
+        f"{kl:.1f}; the curves show the texts of each step for training prompts. It is the newest checkpoint with a KL of "
+        f"at most {KL_BUDGET_TOLERANCE * budget:.3g} and nearly the highest score."
     )
     return HYPHEN_AS_MINUS.sub("−", text)
 

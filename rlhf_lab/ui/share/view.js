@@ -93,10 +93,11 @@ function curves() {
 
 function figure({ metric, title, unit }) {
   const points = recording.feed.points[metric].filter(([, value]) => value !== null);
-  const [steps, values] = [0, 1].map((i) => points.map((point) => point[i]));
+  const factor = unit === 'share' ? 100 : 1;
+  const [steps, values] = [points.map(([step]) => step), points.map(([, value]) => factor * value)];
   const verdict = recording.feed.verdicts[metric];
   return html`<figure class="lab-card chart">
-    <figcaption>${term(title)} <span class="muted">${unit}</span></figcaption>
+    <figcaption>${term(title)} <span class="muted">${unit === 'share' ? '%' : unit}</span></figcaption>
     ${stepChart(title, steps, values, 'accent', { hasTitle: false })}
     ${verdict && html`<p class="verdict" data-level=${verdict.level}>${verdict.message}</p>`}
     <p class="muted definition">${definitionOf(metric)}</p>

@@ -23,6 +23,9 @@ export const formatFixedDifference = (value) => withPlus(value, formatFixed(valu
 export const formatPercent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
 export const formatInterval = (low, high) =>
   low === null || low === undefined ? '' : `${Math.round(100 * low)}–${formatPercent(high)}`;
+// A value of a metric; shares in percent, as the captions say them.
+export const formatMetric = (value, unit, digits = 3) =>
+  unit === 'share' && Number.isFinite(value) ? `${formatNumber(100 * value, digits)} %` : formatNumber(value, digits);
 export const plural = (n, noun) => `${n.toLocaleString('en')} ${noun}${n === 1 ? '' : 's'}`;
 
 // An accuracy {accuracy, low, high}. If its interval is wider than 0.25, the interval is shown instead.

@@ -165,6 +165,7 @@ export class MetricChart {
   constructor(container, curve, base, onStep) {
     this.base = base;
     this.least = curve.least;
+    this.isShare = curve.unit === 'share'; // drawn in percent
     this.onStep = onStep;
     this.pointCount = 0;
     this.changes = []; // {step, text} of the markers
@@ -216,12 +217,14 @@ export class MetricChart {
       connectgaps: false,
       line: { color: accent, width: 2 },
       marker: { size: 4, color: accent },
-      hovertemplate: '%{y:.4g}<extra></extra>',
+      hovertemplate: `%{y:${this.isShare ? '.3~%' : '.4g'}}<extra></extra>`,
     };
     const { plot, plotly } = this;
     this.figure.hidden = false;
     this.isDrawn = true;
-    plotly.newPlot(plot, [trace], structuredClone(this.base.layout), chartConfig(this.base.config));
+    const layout = structuredClone(this.base.layout);
+    if (this.isShare) layout.yaxis.tickformat = '~%';
+    plotly.newPlot(plot, [trace], layout, chartConfig(this.base.config));
     this.fitAxes(x, y, true);
     plotly.relayout(plot, themeChanges(plot));
     this.drawMarkers();
