@@ -15,6 +15,7 @@ from rlhf_lab.cli.console import (
     add_command,
     add_open_argument,
     chat_settings,
+    number_from,
     open_existing_database,
     print_result,
     progress_reporter,
@@ -94,7 +95,7 @@ def _add_pairs_parser(subparsers: Any) -> None:
         run=run_pairs,
         project=LAST_PROJECT,
     )
-    parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    parser.add_argument("--count", type=number_from(1), default=40, help="how many pairs (default 40)")
     parser.add_argument(
         "--sampling", choices=SAMPLING_METHODS, default=None,
         help="which pairs (docs/LABELLING.md, \"Which pairs are shown\"); default: the project's rule",
@@ -129,7 +130,7 @@ def _add_label_parser(subparsers: Any) -> None:
         project=LAST_PROJECT,
     )
     parser.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
-    parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    parser.add_argument("--count", type=number_from(1), default=40, help="how many pairs (default 40)")
     parser.add_argument(
         "--noise",
         type=float,
@@ -223,7 +224,8 @@ def _add_complete_parser(subparsers: Any) -> None:
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
     """Wait for a job and return its result. An engine that dies is restarted; one that was stopped is not.
 
-    Raises EngineError if the job fails (with its error), if the engine was stopped or does not start, and after Ctrl-C.
+    Raises EngineError if the job fails (with its error), and if the engine was stopped or does not start; KeyboardInterrupt with
+    a message after Ctrl-C.
     """
     engine_ensured = False
     with progress_reporter(title) as report:
@@ -244,7 +246,7 @@ def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, An
             try:
                 time.sleep(POLL_S)
             except KeyboardInterrupt:
-                raise EngineError(
+                raise KeyboardInterrupt(
                     f"no longer waiting; {title} continues in the background. `stop-engine` stops the engine."
                 ) from None
 

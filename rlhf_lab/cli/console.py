@@ -3,9 +3,10 @@
 import argparse
 import contextlib
 import json
+import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.paths import default_home
+from rlhf_lab.common.person_names import is_blank
 from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.records import ChatSettings, Project
 from rlhf_lab.errors import ConfigError, EngineError, StoreError
@@ -45,6 +47,31 @@ def port_number(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 65535")
     return int(text)
+
+
+def number_from(low: int) -> Callable[[str], int]:
+    """The type of an argument that is a whole number, at least `low`, which is 0 or more. It raises ArgumentTypeError."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {low} on")
+        return int(text)
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """The type of an argument that is a duration. Raises ArgumentTypeError, and ValueError for no number."""
+    if not 0 <= (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 on")
+    return value
+
+
+def name_of_person(text: str) -> str:
+    """The type of an argument that is the name of a person. Raises ArgumentTypeError."""
+    if is_blank(text):
+        raise argparse.ArgumentTypeError("a name must not be empty")
+    return text.strip()
 
 
 def add_command(

@@ -10,6 +10,8 @@ from rlhf_lab.cli.console import (
     MAX_NEW_TOKENS_HELP,
     add_command,
     add_open_argument,
+    name_of_person,
+    number_from,
     open_existing_database,
     print_result,
     reject_options,
@@ -62,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
     add("--split", default="train", help="split of a Hub data set (default train; train[:1000] is a part)")
     add("--config", default=None, help="configuration of a Hub data set, if it has several")
     add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
-    add("--annotator", default=IMPORTED, help="the annotator, if the file names none")
+    add("--annotator", type=name_of_person, default=IMPORTED, help="the annotator, if the file names none")
     add(
         "--use-prompts",
         action="store_true",
@@ -75,7 +77,12 @@ def add_parser(subparsers: Any) -> None:
     )
     add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
     add("--preview", action="store_true", help="print what would be imported, and write nothing")
-    add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="maximum size of a file, uncompressed")
+    add(
+        "--max-mb",
+        type=number_from(1),
+        default=Limits.max_bytes // 1_000_000,
+        help="maximum size of a file, uncompressed",
+    )
     parser = add_command(
         subparsers,
         "imports",

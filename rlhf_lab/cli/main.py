@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps({"error": str(error), "kind": type(error).__name__}))
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "stopped", file=sys.stderr)
         return 130
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.console import add_command, make_output_folder, print_result, progress_reporter
+from rlhf_lab.cli.console import add_command, make_output_folder, number_from, print_result, progress_reporter
 from rlhf_lab.common.bundled_assets import EMBEDDED_PROMPT_SETS, SHIPPED_PAIRS_TEMPERATURE, weights_digest
 from rlhf_lab.common.process_env import thread_count
 from rlhf_lab.common.seeding import derive_seed
@@ -32,7 +32,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
-    parser.add_argument("--threads", type=int, default=0, help="threads of PyTorch; 0: OMP_NUM_THREADS, or all cores")
+    parser.add_argument(
+        "--threads", type=number_from(0), default=0, help="threads of PyTorch; 0: OMP_NUM_THREADS, or all cores"
+    )
     add_arguments(parser, PretrainConfig)
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from rlhf_lab.cli.console import add_command, open_existing_database, print_result
+from rlhf_lab.cli.console import add_command, open_existing_database, print_result, seconds
 from rlhf_lab.common.process_env import hide_environment
 from rlhf_lab.common.records import TRACKER_KEY, Run
 from rlhf_lab.errors import ClaimedError, ConfigError
@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         "--to", required=True, metavar="TRACKER", help="trackio, wandb or tensorboard; trackio:PROJECT, wandb:PROJECT"
     )
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS",
+        "--wait", type=seconds, default=0.0, metavar="SECONDS",
         help="how long to wait for another process that logs the same to this tracker (default 0)",
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.label_groups import LabelKeys, are_split, group_labels, label_keys
 from rlhf_lab.common.records import Comparison, LabelSnapshot
 from rlhf_lab.common.text import pluralize
-from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.errors import ConfigError, LabelError, ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import annotator_per_vote, load_comparisons
@@ -112,7 +112,7 @@ def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
 
     First the prompt is shortened to at most half of the context, by dropping its oldest messages and, if only one is left, the
     beginning of that. Then the responses are truncated on the right. Imported texts may have any length, and a single one must
-    not make a training fail.
+    not make a training fail. Raises ModelError if the system prompt alone leaves no room.
     """
     context = backbone.context_length
     prompt = backbone.encode_prompt(label.prompt)
@@ -126,6 +126,11 @@ def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
     while len(prompt) > max_prompt_tokens and text:
         text = _shorten_prompt(text, max_prompt_tokens / len(prompt))
         prompt = backbone.encode_prompt(text)
+    if len(prompt) >= context:
+        raise ModelError(
+            f"the project's system prompt takes {len(prompt):,} tokens, and the model reads {context:,} in all, so no text fits "
+            "after it. Make a project with a shorter one."
+        )
     chosen, rejected = (tuple(map(int, response[: context - len(prompt)])) for response in response_ids)
     return dataclasses.replace(label, prompt=text, chosen_ids=chosen, rejected_ids=rejected)
 

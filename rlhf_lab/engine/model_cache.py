@@ -126,6 +126,7 @@ class ModelCache:
         cached = self._slots.get(slot)
         if cached is not None and cached[0] == folder and cached[1] is not None:
             return cached[1]
+        self._slots.pop(slot, None)  # a loading that fails leaves nothing usable there
         model = load_reward_model(self._adapters.backbone, self._adapters, folder, slot)
         self._slots[slot] = (folder, model)
         return model
@@ -140,6 +141,7 @@ class ModelCache:
         assert self._adapters is not None
         folder = self.resolve_checkpoint_folder(name)
         if self._slots.get(slot, (None, None))[0] != folder:
+            self._slots.pop(slot, None)  # a loading that fails leaves nothing usable there
             self._adapters.load(slot, folder)
             self._slots[slot] = (folder, None)
         return slot

@@ -260,7 +260,8 @@ class PolicyRun:
         speed, config = self.model_cache.speed, self.trainer.state.config
         if speed.is_measured and self._first_step_done:
             scoring_pass = needs_scoring_pass(self.trainer.state.policy, self.trainer.task.scorer, config)
-            counted = count_policy_step(speed, config, scoring_pass=scoring_pass)
+            edits = len(getattr(self.trainer, "edits", ()))  # of an offline method
+            counted = count_policy_step(speed, config, scoring_pass=scoring_pass, edits=edits)
             counted += count_held_out(speed, config, scoring_pass=scoring_pass) if "eval/kl" in result.metrics else 0.0
             self._step_times.append(sum(result.metrics[f"time/{part}"] for part in STEP_PARTS) / counted)
 

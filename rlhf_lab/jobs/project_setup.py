@@ -1,5 +1,6 @@
 """Creating, opening and deleting projects, with their prompts, shipped pairs and files. No model is loaded."""
 
+import json
 import re
 import shutil
 import threading
@@ -114,7 +115,8 @@ def parse_template_arguments(text: str) -> dict[str, Any]:
     """Arguments of a chat template from JSON such as {"enable_thinking": true}; "" for none. Raises ConfigError."""
     try:
         arguments = parse_foreign_json(text) if text.strip() else {}
-    except ValueError:
+        json.dumps(arguments, allow_nan=False)  # Python reads NaN and infinities, which JSON and templates do not have
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise ConfigError(

@@ -129,10 +129,11 @@ def count_reward(work: WorkCount, config: RewardConfig, labels: int, scored_pair
     return Estimate(seconds, seconds + (last_fit if config.epochs > 0 else 0.0))
 
 
-def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
-    """Mean seconds of one step of an offline method, from the rates.
+def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool, edits: int = 0) -> float:
+    """Mean seconds of one step of an offline method, from the rates. edits: number of edited answers.
 
-    One in `sample_every` steps measures the policy; a step of rejection sampling includes its share of the candidates.
+    One in `sample_every` steps measures the policy; a step of rejection sampling, or of dpo with edit_samples, includes its share
+    of the texts that a round samples.
     """
     work, texts = (
         WorkCount(speed, config.max_new_tokens),
@@ -146,13 +147,15 @@ def count_offline_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass:
     if config.spec.learns_from == "best_samples":
         candidates = config.candidates * config.texts_per_round
         seconds += (work.sampling(candidates, config.batch_size) + work.passes(candidates)) / config.updates_per_round
+    elif samples := edits * config.edit_samples:
+        seconds += (work.sampling(samples, config.batch_size) + work.passes(0, samples)) / config.updates_per_round
     return seconds
 
 
-def count_policy_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
+def count_policy_step(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool, edits: int = 0) -> float:
     """Seconds of one step, from the rates, without `count_held_out`. scoring_pass: whether scoring takes a pass of its own."""
     if config.is_offline:
-        return count_offline_step(speed, config, scoring_pass=scoring_pass)
+        return count_offline_step(speed, config, scoring_pass=scoring_pass, edits=edits)
     work, responses = WorkCount(speed, config.max_new_tokens), config.responses_per_step
     has_critic = config.uses_value_function and config.value_trunk == "critic"
     passes = scoring_pass + (1 + 2 * config.epochs) * has_critic
@@ -168,10 +171,10 @@ def count_held_out(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: boo
     return work.sampling(responses, config.batch_size) + work.passes(responses * scoring_pass, 2 * responses)
 
 
-def count_policy(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool) -> float:
+def count_policy(speed: ModelSpeed, config: PolicyConfig, *, scoring_pass: bool, edits: int = 0) -> float:
     """Seconds of a run, from the rates."""
     work = WorkCount(speed, config.max_new_tokens)
-    seconds = config.steps * count_policy_step(speed, config, scoring_pass=scoring_pass)
+    seconds = config.steps * count_policy_step(speed, config, scoring_pass=scoring_pass, edits=edits)
     checkpoints = math.ceil(config.steps / config.checkpoint_every)
     seconds += checkpoints * count_held_out(speed, config, scoring_pass=scoring_pass)
     unit_responses = config.kl_control.unit_responses
@@ -207,11 +210,13 @@ def estimate_reward(
     return _corrected(speed, reward_stage(config.processes), counted, is_counted=config.processes == 1)
 
 
-def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig) -> Estimate | None:
-    """The time of a run; low: with a reward model without an adapter, or none."""
+def estimate_policy(speed: ModelSpeed | None, config: PolicyConfig, edits: int = 0) -> Estimate | None:
+    """The time of a run; low: with a reward model without an adapter, or none. edits: number of edited answers."""
     if speed is None or not speed.is_measured:
         return None
-    counted = Estimate(*(count_policy(speed, config, scoring_pass=scoring_pass) for scoring_pass in (False, True)))
+    counted = Estimate(
+        *(count_policy(speed, config, scoring_pass=scoring_pass, edits=edits) for scoring_pass in (False, True))
+    )
     is_counted = config.processes == 1 and config.spec.update == "gradient"
     return _corrected(speed, policy_stage(config.algorithm, config.processes), counted, is_counted=is_counted)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, delete, func, select, union
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
@@ -20,6 +20,7 @@ from rlhf_lab.store.vote_table import CHOICES, VoteTable, code, current_votes
 
 MAX_PERSON_NAME_CHARS = 60
 MAX_LAB_PEOPLE = 5_000
+IDLE_S = 600.0  # after which a full lab forgets people who did nothing
 #: Prefix of the generated names of visitors who gave no name.
 VISITOR_PREFIX = "visitor-"
 #: Prefixes that a person's name must not have. They mark judges, programs, visitors without a name, and accounts.
@@ -162,9 +163,18 @@ def joined_at(db: Database, name: str) -> float | None:
 
 
 def _insert_person(conn: Connection, name: str) -> Person:
-    if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MAX_LAB_PEOPLE:
-        raise LabelError(
-            "This lab has reached its maximum number of people. Ask the operator to start it with a new home."
-        )
-    now = time.time()
+    now, count = time.time(), select(func.count()).select_from(t.people)
+    if conn.execute(count).scalar_one() >= MAX_LAB_PEOPLE:
+        _remove_idle_people(conn, now)
+        if conn.execute(count).scalar_one() >= MAX_LAB_PEOPLE:
+            raise LabelError(
+                "This lab has reached its maximum number of people. Ask the operator to start it with a new home."
+            )
     return Person(insert_row(conn, t.people, {"name": name, "joined_at": now}), name, now)
+
+
+def _remove_idle_people(conn: Connection, now: float) -> None:
+    """Make room: people who joined IDLE_S ago, have done nothing since and hold no pair have to join again."""
+    tables = (t.votes, t.leases, t.project_people, t.blind_votes, t.tournament_answers)
+    active = union(*(select(table.c.annotator) for table in tables))
+    conn.execute(delete(t.people).where(t.people.c.joined_at < now - IDLE_S, t.people.c.name.not_in(active)))

@@ -110,8 +110,9 @@ def no_such_test(test_id: int) -> StoreError:
     return StoreError(f"There is no blind test {test_id}. Reload the page.")
 
 
-def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int, Choice]) -> None:
-    """Store a person's answers, by the position of the pair. A pair that the person has already answered is left unchanged.
+def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int, Choice]) -> int:
+    """Store a person's answers, by the position of the pair; returns how many. A pair that the person has already answered is
+    left unchanged.
 
     Raises StoreError if there is no such test.
     """
@@ -128,6 +129,7 @@ def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int
         ]
         if rows:
             conn.execute(insert(t.blind_votes), rows)
+        return len(rows)
 
 
 def answers(db: Database, test_id: int) -> dict[str, dict[int, Choice]]:

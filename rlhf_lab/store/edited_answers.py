@@ -27,6 +27,13 @@ def edits_by(annotator: str) -> Select[*tuple[Any, ...]]:
     return query.where(v.annotator == annotator, _is_label_of_edit())
 
 
+def count_edits(db: Database, project_id: int) -> int:
+    """How many edited answers a project has."""
+    query = select(func.count()).select_from(t.pairs).join(t.votes, t.votes.c.pair_id == t.pairs.c.id)
+    is_live = (t.pairs.c.project_id == project_id, t.votes.c.undone_at.is_(None))
+    return db.fetch(query.where(*is_live, _is_label_of_edit())).scalar_one()
+
+
 def _is_label_of_edit() -> ColumnElement[bool]:
     """Of rows of pairs and votes: that `add_edited_answer` cast the vote. It is then the first one on the pair. Its uuid does not
     tell, because people and programs choose those of their votes."""
@@ -83,16 +90,22 @@ def add_edited_answer(db: Database, vote: Vote, text: str) -> Vote:
     """Store the edit of the text that `vote` prefers, as a text by a person, with the label that it is much better.
 
     A repeated request changes nothing. The pair is shown to others while it needs votes. Raises LabelError for a vote that
-    prefers no text, and as `check_edit`.
+    prefers no text or whose label's uuid another vote has, and as `check_edit`.
     """
     if vote.choice not in (Choice.FIRST, Choice.SECOND):
         raise LabelError("Only the better text of a pair can be edited. Choose one, then edit it.")
     uuid = vote.uuid + EDIT_SUFFIX
     with db.write() as conn:
-        if (existing := vote_by_uuid(conn, uuid)) is not None:
-            return existing
         pair = load_pairs(conn, [vote.pair_id])[0]
         original = pair.first if vote.choice is Choice.FIRST else pair.second
+        if (existing := vote_by_uuid(conn, uuid)) is not None:
+            edited = load_pairs(conn, [existing.pair_id])[0]
+            is_same = edited.reason == EDIT_REASON and edited.second.id == original.id
+            if existing.annotator != vote.annotator or not is_same:
+                raise LabelError(
+                    "Another vote has the uuid of the edit; the edit was not stored. Use a new uuid for each vote."
+                )
+            return existing
         completion = {
             "prompt_id": pair.prompt.id, "text": leading_space(original.text) + check_edit(original.text, text),
             "token_ids": (), "checkpoint": PERSON, "seed": 0, "created_at": time.time(),

@@ -118,7 +118,10 @@ def train_sft(
     for update_index, batch in enumerate(batches):
         set_lr(optimizer, config.lr * (1 - update_index / len(batches)))
         losses.append(_batch_backward(backbone, adapters, adapter, [examples[i] for i in batch], config, on_progress))
-        nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)):
+            raise NotFiniteError(
+                "the gradient of the supervised start became NaN or infinite. Lower the learning rate."
+            )
         optimizer.step()
         optimizer.zero_grad()
         on_update(update_index + 1, len(batches), losses[-1])

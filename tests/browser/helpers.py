@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from rlhf_lab.ui.scripts import MODULE_FOLDER
 from rlhf_lab.ui.shared.api import REVISION_HEADER
@@ -47,6 +47,14 @@ def open_screen(lab, open_page, name: str, **options) -> Page:
     page = open_page(lab, **options)
     open_tab(page, name)
     return page
+
+
+def open_section(button: Locator, field: Locator) -> None:
+    """Open an accordion of Gradio, and wait for a field in it. With the next frame after it was opened for the first time, Gradio
+    gives its fields the values that they had before: what was typed in between is lost."""
+    button.click()
+    field.wait_for()
+    field.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def control(page: Page, name: str):

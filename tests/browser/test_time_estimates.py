@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import control, open_screen, wait_until
+from helpers import control, open_screen, open_section, wait_until
 from playwright.sync_api import expect
 from prepared_labs import FAST_CONFIG, lab_with_reward_models
 
@@ -51,8 +51,8 @@ def test_the_estimate_of_a_run_follows_its_settings(trained_lab, open_page):
     expect(control(page, "start")).to_have_text("Start SFT")
     expect(control(page, "start")).to_be_enabled()  # the values of SFT have arrived
     page.get_by_role("button", name="All settings of the new run").click()
-    page.locator("#start-group-run button", has_text=re.compile("^Run")).first.click()
     steps = page.locator("#start-steps").locator("textarea, input")
+    open_section(page.locator("#start-group-run button", has_text=re.compile("^Run")).first, steps)
     estimate = control(page, "start-estimate")
     steps.fill("900000")
     expect(estimate).to_have_text(re.compile("^About .* hours on this machine"))

@@ -203,6 +203,12 @@ def test_a_prompt_set_makes_a_project_of_the_embedded_model(tmp_path, monkeypatc
     [
         (["train-policy", "--kl-budget", "much"], "invalid float value: 'much'"),
         (["export", "run", "1", "--out", "x", "--step", "last"], '"last" is neither a step nor the word best'),
+        (["pairs", "--count", "0"], "0 is not a whole number from 1 on"),
+        (["label", "--judge", "cheerful", "--count", "-1"], "-1 is not a whole number from 1 on"),
+        (["import", "x", "--max-mb", "²"], "² is not a whole number from 1 on"),
+        (["import", "x", "--annotator", " "], "a name must not be empty"),
+        (["pretrain", "--out", "x", "--threads", "-1"], "-1 is not a whole number from 0 on"),
+        (["track", "1", "--to", "trackio", "--wait", "nan"], "nan is not a number of seconds from 0 on"),
     ],
 )
 def test_values_of_the_wrong_type_are_named(capsys, words, message):

@@ -1,15 +1,32 @@
 """Waiting for a job on the command line ends if the engine cannot start."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_lab.cli import commands
-from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.errors import EngineError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_job(tmp_path, monkeypatch, capsys):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: SimpleNamespace(state=EngineState.STARTING))
+    monkeypatch.setattr(commands, "time", SimpleNamespace(sleep=interrupt))
+    with Database.open(tmp_path) as db:
+        project = create_project(db, "a project", "embedded", "", "stories", 0, [("Once", "train")])
+        assert main(["pairs", "--count", "1", "--home", str(tmp_path), "--json"]) == 130
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "sampling pairs continues in the background" in captured.err
+        assert [job.status for job in queue.jobs(db, project_id=project.id)] == [JobStatus.QUEUED]
 
 
 def test_an_engine_that_cannot_start_is_reported_and_no_longer_waited_for(tmp_path, monkeypatch):

@@ -7,9 +7,10 @@ import pytest
 from support_worker import REWARD
 
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, Source
+from rlhf_lab.common.records import ChatSettings
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.label_preparation import _shorten_prompt, check_annotator_weights, prepare_labels
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.models.backbone import load_backbone
@@ -60,6 +61,14 @@ def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh
     assert len(prompt) + len(long_text.rejected_ids) == backbone.context_length
     assert long_text.rejected_ids == tuple(backbone.encode_response(LONG)[: backbone.context_length - len(prompt)])
     assert all(label.chosen_ids == () for label in others)
+
+
+def test_a_system_prompt_that_fills_the_context_is_named(fresh, tmp_path, model):
+    take_in(fresh, tmp_path)
+    backbone = load_backbone(str(model), device="cpu")
+    backbone.chat_settings = ChatSettings(LONG)
+    with pytest.raises(ModelError, match=r"system prompt takes .* tokens, and the model reads 96 in all"):
+        prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
 
 
 def test_near_duplicates_are_one_group_before_their_prompts_are_shortened(fresh, tmp_path, model):

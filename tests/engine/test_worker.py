@@ -5,16 +5,19 @@ import threading
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from sqlalchemy import func, select
 from support_worker import REWARD
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine import distributed_launch, job_handlers
 from rlhf_lab.engine import worker as worker_module
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
+from rlhf_lab.errors import ModelError
 from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.kernels.compile import describe
 from rlhf_lab.store import tables as t
@@ -53,6 +56,29 @@ def test_short_jobs_during_a_run_change_no_number(lab, at):
     assert jobs
     assert [step for step, _ in lab.curve(plain)] == [1, 2, 3, 4, 5]
     assert lab.curve(run_id) == lab.curve(plain)
+
+
+@pytest.mark.parametrize("error", [ModelError, torch.OutOfMemoryError])
+def test_a_checkpoint_is_loaded_again_after_another_one_could_not_be(fresh, tmp_path, monkeypatch, error):
+    cache = fresh.worker.model_cache
+    _, adapters = cache.load_project(fresh.project)
+    for name in ("good", "bad"):
+        adapters.add("new", r=4, alpha=8, seed=1, trainable=False)
+        adapters.save("new", tmp_path / name)
+    monkeypatch.setattr(cache, "resolve_checkpoint_folder", lambda name: tmp_path / name)
+    load_tensors = adapters.load_tensors
+
+    def fail(*_):
+        raise error("no")
+
+    cache.load_checkpoint("good", "slot")
+    monkeypatch.setattr(adapters, "load_tensors", fail)
+    with pytest.raises(error):
+        cache.load_checkpoint("bad", "slot")
+    monkeypatch.setattr(adapters, "load_tensors", load_tensors)
+    with adapters.using(cache.load_checkpoint("good", "slot")):
+        loaded = adapters.tensors("slot")
+    assert all(torch.equal(value, loaded[key]) for key, value in load_file(tmp_path / "good" / ADAPTER_FILE).items())
 
 
 def test_stop_resume_and_engine_exit_repeat_the_curve_with_its_settings(lab, at):

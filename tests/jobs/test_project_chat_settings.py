@@ -71,3 +71,9 @@ def test_template_arguments_are_a_json_object():
 def test_template_arguments_that_python_cannot_read_are_refused(value):
     with pytest.raises(ConfigError, match="are not a JSON object"):
         parse_template_arguments(f'{{"a": {value}')
+
+
+@pytest.mark.parametrize("value", ["NaN", "[-Infinity]", "1e999"])
+def test_template_arguments_have_finite_numbers(value):
+    with pytest.raises(ConfigError, match="are not a JSON object"):
+        parse_template_arguments(f'{{"a": {value}}}')

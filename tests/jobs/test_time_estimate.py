@@ -105,6 +105,15 @@ def test_a_run_of_sft_that_measures_every_other_step():
     assert estimate_policy(SPEED, config) == pytest.approx((low, low + 6 * SCORE / 2))
 
 
+def test_a_run_of_dpo_that_samples_for_edited_answers():
+    """A step reads 4 pairs, forward and backward, in 0.4 s. Each of three rounds samples 2 responses to each of 2 edited answers
+    in 1 s, and the base reads them in 0.1 s."""
+    plain = {"batch_size": 4, "sample_count": 0, "kl_budget": None, "sample_every": 1000}
+    config = PolicyConfig(algorithm="dpo", label_batch=4, steps=6, edit_samples=2, rounds=3, **plain)
+    without = estimate_policy(SPEED, config)
+    assert estimate_policy(SPEED, config, edits=2).low == pytest.approx(without.low + 3 * 1.1)
+
+
 def test_run_of_a_million_steps_is_estimated_at_once():
     assert estimate_policy(SPEED, PolicyConfig(**PLAIN, steps=1_000_000)).low == pytest.approx(1e6 * STEP)
 

@@ -166,6 +166,14 @@ def test_adaptive_penalty_by_hand():
     assert kl_control.AdaptivePenalty(1.0, 0.0, 1.0).update(2.0) == 2.0
 
 
+@pytest.mark.parametrize(("kl", "bound"), [(0.0, 0.5 / 2**20), (1e300, 0.5 * 2**20)])
+def test_an_adaptive_penalty_stays_within_a_range_from_which_it_can_return(kl, bound):
+    """2,000 halvings would end at 0, and doublings at infinity: no factor changes these."""
+    penalty = kl_control.AdaptivePenalty(0.5, kl_min=1.0, kl_max=4.0)
+    assert [penalty.update(kl) for _ in range(2000)][-1] == bound
+    assert penalty.update(5.0 if kl < 1 else 0.5) == (2 * bound if kl < 1 else bound / 2)
+
+
 def test_broken_policy_is_reported():
     for broken in (NAN, INF):
         with pytest.raises(NotFiniteError):

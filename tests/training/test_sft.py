@@ -14,6 +14,7 @@ from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, TrainingErr
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.sampling.sampler import sample
+from rlhf_lab.training import sft
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 from rlhf_lab.training.sft import (
     SFTConfig,
@@ -189,6 +190,20 @@ def test_half_precision_weights_cannot_be_merged(llama_folder, tmp_path):
     adapters.add("sft", r=2, alpha=4, seed=0, trainable=True)
     with pytest.raises(ModelError, match=r"Load the model in float32"):
         save_merged(backbone, adapters, "sft", tmp_path)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training(llama_folder, monkeypatch):
+    """Of the last update, too, after which no loss is computed."""
+    backward = sft._micro_batch_backward
+
+    def broken(backbone, *args):
+        loss = backward(backbone, *args)
+        next(p for p in backbone.model.parameters() if p.grad is not None).grad.fill_(float("inf"))
+        return loss
+
+    monkeypatch.setattr(sft, "_micro_batch_backward", broken)
+    with pytest.raises(NotFiniteError, match="the gradient of the supervised start"):
+        trained(llama_folder, epochs=1)
 
 
 def test_bad_examples_are_refused(llama_folder):

@@ -306,6 +306,17 @@ def test_answers_to_missing_pairs_are_refused_and_not_recorded(ctx, started_test
     assert blind_test.list_tests(ctx) == []
 
 
+def test_of_two_answers_at_once_the_second_is_refused(ctx, started_test, monkeypatch):
+    """Both requests have read that the pair is not judged yet before one of them stores its answer."""
+    finish_jobs(ctx, started_test)
+    before = answers(ctx.db, started_test.id)
+    answer(ctx, "ann", test_id=started_test.id, position=0, choice="tie")
+    monkeypatch.setattr(blind_test, "answers", lambda *_: before)
+    with pytest.raises(StaleVoteError, match="already been judged"):
+        answer(ctx, "ann", test_id=started_test.id, position=0, choice="left")
+    assert answers(ctx.db, started_test.id) == {"ann": {0: Choice.TIE}}
+
+
 def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_places(ctx, started_test):
     assert all(job.payload["leave_out"] is True for job in blind_test.test_jobs(ctx, started_test))
     finish_jobs(ctx, started_test, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))

@@ -11,7 +11,7 @@ from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Vote
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.edited_answers import MAX_EDIT_CHARS, add_edited_answer, check_edit
+from rlhf_lab.store.edited_answers import MAX_EDIT_CHARS, add_edited_answer, check_edit, count_edits
 from rlhf_lab.store.erasure import erase_person_rows
 from rlhf_lab.store.features import newest_labels, texts_without_features
 from rlhf_lab.store.label_snapshots import comparisons_by_vote, load_comparisons, snapshot_labels
@@ -48,6 +48,7 @@ def test_an_edit_is_a_text_by_a_person_that_is_much_better_than_the_original(ctx
     newest, oldest = edited_history(ctx)
     assert newest == (Choice.FIRST, EDIT, pair["left"], Strength.MUCH)
     assert pair["left"] in oldest[1:3]
+    assert count_edits(ctx.db, ctx.project.id) == 1
     vote, stored = vote_history(ctx.db, ctx.project.id, "ann")[0]
     assert (stored.reason, stored.first.checkpoint, stored.first.token_ids) == ("edit", "person", ())
     assert vote.note == "why"
@@ -211,6 +212,16 @@ def test_an_export_has_the_edited_text(ctx, screen, tmp_path):
     (file,) = (tmp_path / "out").glob("*.jsonl")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert EDIT in [row["chosen"].strip() for row in rows]
+
+
+@pytest.mark.parametrize("who", ["ann", "bob"])
+def test_an_edit_is_not_lost_because_another_vote_has_its_uuid(ctx, screen, who):
+    """People and programs choose the uuids of their votes."""
+    send_vote(screen, screen.opened({"annotator": who})["pair"], edit="", uuid="u1-edit", annotator=who)
+    pair = screen.opened({"annotator": "ann"})["pair"]
+    assert "the edit was not stored" in send_vote(screen, pair)["notice"]
+    assert send_vote(screen, screen.opened({"annotator": "ann"})["pair"], uuid="u2")["notice"] == ""
+    assert edited_history(ctx)[0][1] == EDIT
 
 
 def test_only_a_preferred_text_can_be_edited(ctx, screen):

@@ -88,6 +88,14 @@ def test_a_step_that_moved_no_token_gives_way_to_an_earlier_one(ctx, material):
     assert material()["view"]["step"] == 3
 
 
+def test_a_step_with_almost_no_kl_gives_way_to_an_earlier_one(ctx, material):
+    """No beta of the page's slider, up to 2 / 0.05, would change the reward by 1."""
+    run = a_run(ctx, algorithm="ppo")
+    add_steps(ctx, run, 3)
+    record_step(ctx.db, run.id, StepResult(4, {SCORE: 1.0}, [replace(TOKENS, kl=[-0.51, 0.5])]))
+    assert material()["view"]["step"] == 3
+
+
 def test_the_first_step_is_not_used(ctx, material):
     """The policy is still the base then: there is no KL to weigh."""
     run = a_run(ctx, algorithm="ppo")

@@ -199,6 +199,18 @@ def test_a_page_that_chooses_another_run_gets_its_static_state_where_both_are_eq
     assert reply["static"] == shown["static"]
 
 
+@pytest.mark.parametrize("with_model", [True, False])
+def test_a_sum_of_terms_without_a_budget_has_no_unit(ctx, with_model):
+    terms = term_records([RewardTerm("json"), *([RewardTerm("reward_model", 0.5)] if with_model else [])])
+    row = reward_model(ctx).id if with_model else None
+    config = PolicyConfig(kl_budget=None).to_dict()
+    run = create_run(ctx.db, ctx.project.id, row, "a", config=config, manifest={TERMS_KEY: terms}, total_steps=4)
+    record_step(ctx.db, run.id, StepResult(1, {"objective/scores": 1.0}))
+    state = new_feed(ctx).poll({"run": run.id})
+    assert state["static"]["without_unit"] == ["objective/scores", "objective/rlhf_reward"]
+    assert state["verdicts"]["objective/scores"]["message"].startswith("Mean score 1.00: too early")
+
+
 def test_what_a_run_has_besides_the_usual_curves(ctx):
     """Reward terms in the order of the run, also before they have a value; settings that its algorithm reads."""
     terms = term_records([RewardTerm("json"), RewardTerm("reward_model", 0.5)])
@@ -213,6 +225,7 @@ def test_what_a_run_has_besides_the_usual_curves(ctx):
     static = {name: new_feed(ctx).poll({"run": run_id})["static"] for name, run_id in ids.items()}
     assert static["ppo"]["reward_terms"] == [("objective/reward/json", 1.0), ("objective/reward/reward_model", 0.5)]
     assert static["ppo"]["other_metrics"] == ["grad_norm"]
+    assert {name: state["without_unit"] for name, state in static.items()} == {"ppo": [], "dpo": [], "sft": []}
     assert {name: state["live_settings"] for name, state in static.items()} == {
         "ppo": ["beta", "lr"], "dpo": ["beta", "lr"], "sft": ["lr"],
     }  # fmt: skip

@@ -13,6 +13,8 @@ from rlhf_lab.errors import ConfigError, NotFiniteError
 
 MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 WARMUP_STEPS = 4  # over which the learning rate rises, with a KL budget: Adam's first updates are its largest
+#: By which factor a penalty may change in all: from its bounds it returns within 20 doublings.
+MAX_PENALTY_CHANGE = 2.0**20
 #: As fractions of the budget: the target KL of a step's updates (before the learning-rate schedule), and the limit.
 TARGET_SHARE, LIMIT_SHARE = 1 / 40, 1 / 10
 
@@ -272,7 +274,8 @@ class KLBudgetWithBeta(KLBudget):
 class AdaptivePenalty:
     """The coefficient of KL(old || new) in `ppo_penalty`, kept between two bounds of that KL. State: `value`, a float.
 
-    Above kl_max it is multiplied by factor, below kl_min divided by it.
+    Above kl_max it is multiplied by factor, below kl_min divided by it, up to MAX_PENALTY_CHANGE times the initial value or its
+    inverse: otherwise it would become 0 or infinite.
     Source: Schulman et al. 2017 §4, there with factor 2 and the bounds target * 1.5 and target / 1.5.
     """
 
@@ -287,7 +290,7 @@ class AdaptivePenalty:
             raise ConfigError(f"kl_min is {kl_min}, kl_max {kl_max}: choose 0 <= kl_min < kl_max.")
         if not 1 < factor < math.inf:
             raise ConfigError(f"factor is {factor}: choose a number above 1 (usual: 2).")
-        self.value = float(beta)
+        self.value = self.initial = float(beta)
         self.kl_min, self.kl_max, self.factor = float(kl_min), float(kl_max), float(factor)
 
     def update(self, kl: float) -> float:
@@ -301,6 +304,7 @@ class AdaptivePenalty:
             self.value *= self.factor
         elif kl < self.kl_min:
             self.value /= self.factor
+        self.value = min(max(self.value, self.initial / MAX_PENALTY_CHANGE), self.initial * MAX_PENALTY_CHANGE)
         return self.value
 
 

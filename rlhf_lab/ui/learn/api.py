@@ -40,6 +40,7 @@ DECIMALS = 4
 MAX_STEPS_BACK = 20
 CACHED_S = 60.0
 CLEAR_CHANGE = 0.01  # of a ratio
+CLEAR_KL = 0.05  # nats of a text
 
 Kind = Literal["run", "labels", "curves", "recording"]
 
@@ -137,7 +138,8 @@ def own_view(ctx: Context) -> TokenView | None:
 
 
 def last_view(db: Database, project_runs: Sequence[Run]) -> TokenView | None:
-    """The last step with stored tokens and a clear change of some token, of the newest run whose numbers the pages explain.
+    """The last step with stored tokens, a clear change of some token and a clear KL of the text that the pages show, of the
+    newest run whose numbers the pages explain.
 
     It clips ratios, trains a value function, and takes log-ratios for the KL. At step 1 these are 0: the policy is still the
     base.
@@ -148,9 +150,15 @@ def last_view(db: Database, project_runs: Sequence[Run]) -> TokenView | None:
         if has_numbers and config.kl_estimator == "k1":
             for step in range(run.step, max(1, run.step - MAX_STEPS_BACK), -1):
                 view = token_view(db, run.id, step)
-                if any(has_clear_change(row) for row in view["rows"]):
+                if any(has_clear_change(row) for row in view["rows"]) and has_clear_kl(view):
                     return view
     return None
+
+
+def has_clear_kl(view: TokenView) -> bool:
+    """Whether the page about the KL penalty can ask for a beta that changes the reward of its text by 1."""
+    kl = view["rows"][view["notable"][0]]["columns"]["kl"]
+    return abs(sum(value or 0.0 for value in kl)) >= CLEAR_KL
 
 
 def has_clear_change(row: TokenRow) -> bool:

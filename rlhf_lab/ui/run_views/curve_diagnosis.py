@@ -133,13 +133,13 @@ class CurveTrends(dict[str, Trend]):
 
 def diagnose(
     curves: Curves, changes: Sequence[SettingChange] = (), control: KLControlSpec = FIXED_BETA,
-    algorithm: str = DEFAULT_ALGORITHM, *, has_reward_model: bool = True, missing_eos_penalty: float = 0.0,
-    set_by_hand: Collection[str] = (),
+    algorithm: str = DEFAULT_ALGORITHM, *, has_reward_model: bool = True, has_terms: bool = False,
+    missing_eos_penalty: float = 0.0, set_by_hand: Collection[str] = (),
 ) -> dict[str, Diagnosis]:  # fmt: skip
     """A diagnosis for every metric that has a rule and a curve; an alert if the newest value is not finite.
 
-    control: of the run's KL. has_reward_model: False if the score is a sum of reward terms only. missing_eos_penalty: the run's
-    setting. set_by_hand: the adapted settings that a person has set.
+    control: of the run's KL. has_reward_model: False if the score is a sum of reward terms only. has_terms: whether it is a sum
+    of terms. missing_eos_penalty: the run's setting. set_by_hand: the adapted settings that a person has set.
     """
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
@@ -166,7 +166,8 @@ def diagnose(
             findings[name] = Finding(Level.INFO, f"{EARLY_TEXTS[name](trends[name].current)}: too early to say.")
         else:
             findings[name] = rule(trends[name], trends)
-    replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=control.unit_responses > 0)
+    has_unit = control.unit_responses > 0 or (has_reward_model and not has_terms)
+    replacements = _replacements(algorithm, has_reward_model=has_reward_model, has_unit=has_unit)
     is_restrained = _is_restrained(findings.values(), trends)
     diagnoses: dict[str, Diagnosis] = {}
     for name, finding in findings.items():
@@ -180,14 +181,13 @@ def diagnose(
 
 def _replacements(algorithm: str, *, has_reward_model: bool, has_unit: bool) -> list[tuple[str, str]]:
     """Replacements in the messages of a run's diagnoses. An offline method is measured every few steps and, except for dpo, has
-    no beta. A run with reward terms only has nothing to label, and its score is in sd only if their unit was measured."""
+    no beta. A run with reward terms only has nothing to label; a sum of terms is in sd only if their unit was measured."""
     pairs: list[tuple[str, str]] = []
     if spec_of(algorithm).is_offline:
         pairs.append((f"in {WINDOW} steps", f"in {WINDOW} measurements"))
         pairs += () if spec_of(algorithm).has_beta else ADVICE_WITHOUT_BETA
-    if not has_reward_model:
-        pairs += TEXTS_WITHOUT_REWARD_MODEL if has_unit else (*TEXTS_WITHOUT_REWARD_MODEL, (" sd", ""))
-    return pairs
+    pairs += () if has_reward_model else TEXTS_WITHOUT_REWARD_MODEL
+    return pairs if has_unit else [*pairs, (" sd", "")]
 
 
 def _is_restrained(findings: Iterable[Finding], trends: CurveTrends) -> bool:

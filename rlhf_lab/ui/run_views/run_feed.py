@@ -24,7 +24,7 @@ from rlhf_lab.config.policy import PolicyConfig, adapted_settings
 from rlhf_lab.jobs import run_control
 from rlhf_lab.jobs.engine_process import engine_state
 from rlhf_lab.quality.brake import released_step
-from rlhf_lab.rewards.terms import TERMS_KEY, read_terms
+from rlhf_lab.rewards.terms import TERMS_KEY, has_score_unit, read_terms
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.live_runs import answers_version
 from rlhf_lab.store.projects import projects
@@ -45,6 +45,7 @@ MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
 MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
+SCORE_METRICS = tuple(curve.metric for curve in CURVES if curve.unit == "sd")
 #: The metric with the value in use of each live setting; a KL budget or a schedule changes it during a run.
 VALUES_IN_USE = {"beta": "objective/kl_coef", "lr": "lr"}
 FEED_METRICS = (
@@ -87,13 +88,15 @@ class LiveState(TypedDict):
 
 class StaticState(TypedDict):
     """The part of a reply that rarely changes. runs: (id, name, status); reward_models: (id, label); reward_terms: (metric,
-    weight). adapted_settings: the live settings that the run itself changes while nobody sets them."""
+    weight). without_unit: metrics that have no unit, unlike those of other runs. adapted_settings: the live settings that the run
+    itself changes while nobody sets them."""
 
     label_source: str
     tracking: str
     runs: list[tuple[int, str, RunStatus]]
     events: list[ChangeMarker]
     reward_terms: list[tuple[str, float]]
+    without_unit: NotRequired[list[str]]  # not in the shipped recording
     other_metrics: list[str]
     live_settings: list[str]
     adapted_settings: tuple[str, ...]
@@ -356,6 +359,7 @@ class RunFeed:
             "runs": [(other.id, other.name, other.status) for other in listed_runs],
             "events": run_summary.change_markers(view),
             "reward_terms": reward_terms,
+            "without_unit": [] if has_score_unit(run.config, run.manifest) else list(SCORE_METRICS),
             "other_metrics": [name for name in metric_names(db, run.id) if name not in drawn],
             "live_settings": run_summary.live_settings(run),
             "adapted_settings": adapted_settings(run.config),
@@ -402,6 +406,7 @@ def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
         kl_control_of(config),
         algorithm_of(view.run.config),
         has_reward_model=view.run.reward_model_id is not None or bool(config.get("live")),
+        has_terms=bool(view.run.manifest.get(TERMS_KEY)),
         missing_eos_penalty=view.run.config.get("missing_eos_penalty", PolicyConfig.missing_eos_penalty),
         set_by_hand=state["set_by_hand"],
     )

@@ -19,6 +19,7 @@ from rlhf_lab.jobs.time_estimate import (
     estimate_reward,
     project_speed,
 )
+from rlhf_lab.store.edited_answers import count_edits
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.reward_scores import unjudged_pairs
 from rlhf_lab.store.votes import label_count, vote_counts
@@ -44,7 +45,9 @@ def reward_sentences(ctx: Context, config: RewardConfig) -> dict[str, str]:
 
 def policy_sentence(ctx: Context, config: PolicyConfig) -> str:
     """Without the runs that it waits for, of which the page says so."""
-    return _sentence(ctx, estimate_policy(project_speed(ctx.home, ctx.db, ctx.project), config), JobKind.TRAIN_POLICY)
+    edits = count_edits(ctx.db, ctx.project.id) if config.edit_samples else 0
+    speed = project_speed(ctx.home, ctx.db, ctx.project)
+    return _sentence(ctx, estimate_policy(speed, config, edits), JobKind.TRAIN_POLICY)
 
 
 def completions_sentence(ctx: Context, text_counts: Sequence[int], max_new_tokens: int, *, scored: bool) -> str:

@@ -181,7 +181,11 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     return {
         **recording,
         "recorded_at": time.time(),
-        "curves": [curve._asdict() for curve in CURVES],
+        "curves": [
+            curve._asdict()
+            | ({"unit": ""} if curve.metric in recording["feed"]["static"].get("without_unit", ()) else {})
+            for curve in CURVES
+        ],
         "settings": settings_of(run),
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],

@@ -14,6 +14,8 @@ from rlhf_lab.ui.shared.widgets import BROWSER_EVENT
 
 #: The events by which a widget asks for the values of a form, and sets them.
 SEND_VALUES, FILL_FIELDS = "send_values", "fill_fields"
+#: JavaScript: another number for every reply. Gradio does not tell a widget of a value that equals the one before.
+NEXT_NUMBER = "(window.labReplies = (window.labReplies ?? 0) + 1)"
 #: The value of a Gradio field.
 FormValue = str | float | bool | None
 
@@ -53,11 +55,11 @@ class Form:
     def send_values_to(self, component: Any, **others: Any) -> None:
         """Send all values to a widget: when one of them changes, and when the widget triggers SEND_VALUES.
 
-        The widget gets {"settings": values by name, "sent_at"}. others: further fields that are sent, by name.
+        The widget gets {"settings": values by name, "sent"}. others: further fields that are sent, by name.
         """
         fields = self.fields | others
         settings = f"Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))"
-        script = f"(...values) => ({{ settings: {settings}, sent_at: Date.now() }})"
+        script = f"(...values) => ({{ settings: {settings}, sent: {NEXT_NUMBER} }})"
         inputs, options = list(fields.values()), {"js": script, **BROWSER_EVENT}
         getattr(component, SEND_VALUES)(None, inputs, component, **options)
         gr.on([field.change for field in inputs], None, inputs, component, **options)
@@ -65,11 +67,11 @@ class Form:
     def fill_from(self, component: Any) -> None:
         """Let a widget set the fields: with FILL_FIELDS each gets the properties under its name in the widget's data-fill, JSON.
 
-        Afterwards the widget gets {"filled_at"}.
+        Afterwards the widget gets {"filled"}.
         """
         fill = f"JSON.parse(document.querySelector('#{component.elem_id} .lab').dataset.fill)"
         updates = f"{json.dumps(list(self.fields))}.map((name) => ({{ __type__: 'update', ...fill[name] }}))"
-        script = f"() => {{ const fill = {fill}; return [...{updates}, {{ filled_at: Date.now() }}]; }}"
+        script = f"() => {{ const fill = {fill}; return [...{updates}, {{ filled: {NEXT_NUMBER} }}]; }}"
         outputs = [*self.fields.values(), component]
         getattr(component, FILL_FIELDS)(None, None, outputs, js=script, **BROWSER_EVENT)
 

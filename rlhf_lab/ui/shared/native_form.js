@@ -11,8 +11,8 @@ export function nativeForm({ element, props, trigger, watch }, onChange) {
   const waiting = { send_values: [], fill_fields: [] };
   const settle = (event, value) => waiting[event].splice(0).forEach((resolve) => resolve(value));
   watch('value', () => {
-    const { settings, filled_at: filledAt } = props.value ?? {};
-    if (filledAt) settle('fill_fields');
+    const { settings, filled } = props.value ?? {};
+    if (filled) settle('fill_fields');
     else if (settings && waiting.send_values.length) settle('send_values', settings);
     else if (settings) onChange(settings);
   });

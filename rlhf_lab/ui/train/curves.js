@@ -72,6 +72,7 @@ export class Curves {
       chart.addPoints(reply.points[metric] || [], reply.reset);
       const verdict = reply.verdicts[metric];
       if (verdict) chart.showVerdict(verdict.level, verdict.message);
+      chart.unit.hidden = Boolean(fixed.without_unit?.includes(metric)); // the shipped recording does not have it
     }
     this.listMetrics(fixed.other_metrics);
     let previous = this.charts['loss/value_avg'];
@@ -177,10 +178,11 @@ export class MetricChart {
     this.cursor = html`<i class="cursor" hidden></i>`;
     this.plot = html`<div class="plot" role="img" aria-label="${curve.title} over the steps"></div>`;
     this.verdict = html`<figcaption class="verdict"> </figcaption>`;
+    this.unit = html`<span class="muted">${curve.unit && term(curve.unit)}</span>`;
     this.figure = html`<figure class="lab-card chart" data-metric=${curve.metric} hidden>
       <div class="lab-row">
         <h3>${term(curve.title, curve.title, curve.documented ?? curve.metric)}</h3>
-        <span class="muted">${curve.unit && term(curve.unit)}</span>
+        ${this.unit}
       </div>
       <div class="stage">${this.plot}${this.cursor}</div>
       ${this.verdict}

@@ -62,6 +62,7 @@ WAITING_TEXT = (
     "Your answers are stored. Others may still judge the same pairs, so the result is shown when the operator ends "
     "the test."
 )
+ALREADY_JUDGED = "That pair has already been judged; here is the next one."
 CHOICE_BY_SIDE = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
 
 
@@ -204,11 +205,12 @@ def record_answer(ctx: Context, payload: TestAnswerPayload, annotator: str) -> T
         return state(ctx, test.id, annotator)
     tokens = {_token(ctx, test.id, position, annotator): position for position in remaining}
     if (position := tokens.get(payload.token)) is None:
-        raise StaleVoteError("That pair has already been judged; here is the next one.")
+        raise StaleVoteError(ALREADY_JUDGED)
     choice = CHOICE_BY_SIDE[payload.choice]
     if choice is not Choice.TIE and not is_first_on_left(ctx, test.id, position, annotator):
         choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
-    add_answers(ctx.db, test.id, annotator, {position: choice})
+    if not add_answers(ctx.db, test.id, annotator, {position: choice}):  # another request was faster
+        raise StaleVoteError(ALREADY_JUDGED)
     return state(ctx, test.id, annotator)
 
 
