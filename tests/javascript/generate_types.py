@@ -1,4 +1,4 @@
-"""Writes rlhf_lab/ui/api_types.d.ts: the payloads and replies of the page's requests as types for `tsc --checkJs`.
+"""Writes rlhf_lab/ui/api_types.d.ts: the payloads and replies of the page's requests as types `lab.NAME` for tsc.
 
 python tests/javascript/generate_types.py
 """
@@ -20,11 +20,11 @@ HEADER = (
     "// Generated from the payloads and replies of the page's requests: python tests/javascript/generate_types.py\n"
 )
 READ = """
-export interface Read<Payload, Reply> {
+interface Read<Payload, Reply> {
   (payload?: Payload, timeoutMs?: number): Promise<Reply>;
   ifChanged(payload?: Payload): Promise<Reply | null>;
 }
-export interface Action<Payload, Reply> {
+interface Action<Payload, Reply> {
   (payload?: Payload, timeoutMs?: number): Promise<Reply>;
 }
 """
@@ -63,8 +63,8 @@ def fields_of(schema: dict[str, Any], numbers: str) -> str:
     return "{ " + "; ".join(fields) + " }"
 
 
-def interfaces(apis: tuple[Api, ...]) -> str:
-    """One interface for the requests of each screen, and the types that they use, each once."""
+def types_of(apis: tuple[Api, ...]) -> str:
+    """An interface for the requests of each screen, Screens by name of the screen, and the types that they use, each once."""
     types: dict[str, str] = {}
 
     def use(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> str:
@@ -85,16 +85,17 @@ def interfaces(apis: tuple[Api, ...]) -> str:
         kind = "Read" if endpoint.is_read else "Action"
         return f"  {endpoint.path.split('/')[1]}: {kind}<{payload}, {use(TypeAdapter(endpoint.reply_type), 'serialization')}>;"
 
-    screens = []
+    names = {api.screen: "".join(map(str.capitalize, api.screen.split("_"))) + "Requests" for api in apis}
+    screens = "\n".join(f"  {screen}: {name};" for screen, name in names.items())
+    interfaces = [f"interface Screens {{\n{screens}\n}}\n"]
     for api in apis:
-        name = "".join(part.capitalize() for part in api.screen.split("_"))
         signatures = "\n".join(map(signature, api.endpoints.values()))
-        screens.append(f"export interface {name}Requests {{\n{signatures}\n}}\n")
-    return "\n".join([*screens, *(f"export type {name} = {text};" for name, text in sorted(types.items()))])
+        interfaces.append(f"interface {names[api.screen]} {{\n{signatures}\n}}\n")
+    return "\n".join([*interfaces, *(f"type {name} = {text};" for name, text in sorted(types.items()))])
 
 
 def generated() -> str:
-    return f"{HEADER}{READ}\n{interfaces(APIS)}\n"
+    return f"{HEADER}declare namespace lab {{{READ}\n{types_of(APIS)}\n}}\n"
 
 
 if __name__ == "__main__":

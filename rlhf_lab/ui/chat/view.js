@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
 import { requests } from '../shared/api.js';
@@ -10,9 +9,6 @@ import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { getItem, isOperator, setItem, WANTED_MODEL } from '../shared/session.js';
 
-/** @typedef {import('../api_types').ChatOptions} ChatOptions */
-/** @typedef {import('../api_types').Answer} Answer */
-/** @type {import('../api_types').ChatRequests} */
 const api = requests('chat');
 
 const POLL_MS = 250;
@@ -33,7 +29,7 @@ class Chat {
     this.root = root;
     this.isDemo = isDemo;
     this.fields = /** @type {Record<string, any>} */ ({}); // the controls of the form by name
-    this.options = /** @type {ChatOptions | null} */ (null);
+    this.options = /** @type {lab.ChatOptions | null} */ (null);
     this.optionsRequestedAt = 0;
     this.proposed = { temperature: '', max_new_tokens: '128' };
     this.turns = /** @type {any[]} */ ([]); // the conversation before the answers on screen
@@ -362,7 +358,7 @@ class Chat {
   }
 }
 
-/** @param {string} label @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
+/** @param {string} label @param {lab.Answer | undefined} answer @param {number | undefined} firstAt seconds */
 function answerView(label, answer, firstAt) {
   const text =
     answer?.text.trim() || (answer && !answer.is_waiting ? html`<span class="muted">(the text ends here)</span>` : '…');
@@ -380,7 +376,7 @@ function answerView(label, answer, firstAt) {
   </article>`;
 }
 
-/** @param {Answer | undefined} answer @param {number | undefined} firstAt seconds */
+/** @param {lab.Answer | undefined} answer @param {number | undefined} firstAt seconds */
 export function statusText(answer, firstAt) {
   if (!answer || answer.status === 'queued') return 'waiting for the engine';
   const tokens = `${plural(answer.tokens, 'token')}${firstAt ? `, the first after ${firstAt.toFixed(1)} s` : ''}`;

@@ -1,4 +1,3 @@
-// @ts-check
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them.
 import { markedDiff } from '../shared/diff.js';

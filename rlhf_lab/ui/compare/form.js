@@ -1,4 +1,3 @@
-// @ts-check
 // The form of the screen "Compare": the prompt, the models of the columns, and how their texts are sampled and scored.
 // It is built once; its options are refreshed in place, so that no input is lost.
 import { actionButton, conversationField, fillProposed, isKey, selectField, setOptions } from '../shared/dom.js';
@@ -6,8 +5,6 @@ import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { otherScorersNote } from './texts.js';
-
-/** @typedef {import('../api_types').CompareOptions} CompareOptions */
 
 const COLUMNS = [1, 2, 3];
 const COLUMN_NAMES = ['first column', 'second column', 'third column'];
@@ -25,7 +22,7 @@ export class CompareForm {
   constructor({ write, onModel }) {
     this.write = write;
     this.onModel = onModel;
-    this.options = /** @type {CompareOptions} */ (/** @type {unknown} */ (null));
+    this.options = /** @type {lab.CompareOptions} */ (/** @type {unknown} */ (null));
     this.isBusy = false;
     this.suggestedPrompt = ''; // the prompt that the page filled in
     this.proposed = { temperature: '', max_new_tokens: '64' };
@@ -119,7 +116,7 @@ export class CompareForm {
 
   // ---- filling in
 
-  /** @param {CompareOptions} options */
+  /** @param {lab.CompareOptions} options */
   fill(options) {
     this.options = options;
     const newestRun = options.models.find(([id]) => id.startsWith('run/'))?.[0] ?? '';

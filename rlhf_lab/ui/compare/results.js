@@ -1,4 +1,3 @@
-// @ts-check
 // The texts of a comparison: a column for each model, with changed words marked.
 import { markedDiff } from '../shared/diff.js';
 import { actionButton, promptView, textView, withCut } from '../shared/dom.js';

@@ -1,20 +1,16 @@
-// @ts-check
 // Texts of the screen "Compare", from the lab's replies.
 import { formatDuration, formatFixedDifference, formatNumber, plural } from '../shared/format.js';
 
-/** @typedef {import('../api_types').TextColumn} TextColumn */
-/** @typedef {import('../api_types').Standing} Standing */
-
 const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
 
-/** @param {TextColumn | undefined} column */
+/** @param {lab.TextColumn | undefined} column */
 export function meansText(column) {
   if (!column?.texts || column.texts.length < 2) return '';
   const means = Object.entries({ score: column.scores, gold: column.gold }).filter(([, values]) => values.length);
   return means.map(([name, values]) => `mean ${name} ${formatNumber(mean(values))}`).join(', ');
 }
 
-/** @param {TextColumn | undefined} column @param {number} seconds */
+/** @param {lab.TextColumn | undefined} column @param {number} seconds */
 export function waitingText(column, seconds) {
   const status = column?.running
     ? 'The engine writes'
@@ -37,7 +33,7 @@ export function othersText({ finished = 0, in_progress: inProgress = 0 } = {}) {
 }
 
 // The score of a row of the ranking with its 95 % interval; null stands for what the answers do not determine.
-/** @param {Pick<Standing, 'contestant' | 'score' | 'low' | 'high'>} row */
+/** @param {Pick<lab.Standing, 'contestant' | 'score' | 'low' | 'high'>} row */
 export function scoreText({ contestant, score, low, high }) {
   if (contestant === 0) return '0 (by definition)';
   if (score === null) return 'not compared';

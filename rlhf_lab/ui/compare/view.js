@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Compare": columns of texts from the base model and checkpoints, with the same prompt and random numbers; and
 // the blind test and the tournament below them.
 import { requests } from '../shared/api.js';
@@ -9,8 +8,6 @@ import { CompareForm } from './form.js';
 import { resultCard, updateWaitingTimes } from './results.js';
 import { Tournament } from './tournament/view.js';
 
-/** @typedef {import('../api_types').CompareOptions} CompareOptions */
-/** @type {import('../api_types').CompareRequests} */
 const api = requests('compare');
 
 const POLL_MS = 700;
@@ -26,7 +23,7 @@ export default function mount({ element }) {
 class Compare {
   constructor(root) {
     this.root = root;
-    this.options = /** @type {CompareOptions | null} */ (null);
+    this.options = /** @type {lab.CompareOptions | null} */ (null);
     this.optionsRequestedAt = 0;
     this.pending = /** @type {any} */ (null); // the comparison being sampled: results.js
     this.finished = /** @type {any[]} */ ([]); // the last ones, newest first

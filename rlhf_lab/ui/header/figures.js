@@ -1,18 +1,12 @@
-// @ts-check
 // What the header says about its figures, as text.
 import { formatAccuracy, formatBytes, formatDuration, formatInterval, isWideInterval } from '../shared/format.js';
 import { momentText, plural, timeLeftText } from '../shared/format.js';
-
-/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
-/** @typedef {import('../api_types').MirrorView} MirrorView */
-/** @typedef {import('../api_types').HeaderReward} HeaderReward */
-/** @typedef {import('../api_types').HeaderStartup} HeaderStartup */
 
 const SCREEN_STEP_MS = 4000; // how long a step that the screen Train published is used
 
 // The status with the figures that the open screen published, where they are newer: Label publishes counts
 // {project_created_at, counted_at, labels, simulated, guide_note}, Train a step {run, step, at}. now, at: ms.
-/** @param {HeaderStatus} status @returns {HeaderStatus} */
+/** @param {lab.HeaderStatus} status @returns {lab.HeaderStatus} */
 export function withScreenFigures(status, counts, step, now) {
   const areCountsNewer =
     counts && counts.project_created_at === status.project_created_at && counts.counted_at > status.counted_at;
@@ -31,12 +25,12 @@ export function withScreenFigures(status, counts, step, now) {
   return { ...status, labels, simulated, guide, job: isStepNewer ? { ...job, label: withStep(job.label) } : job };
 }
 
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 export const labelsText = ({ labels, simulated }) =>
   `${plural(labels, 'label')}${simulated ? ` + ${simulated} simulated` : ''}`;
 
 // After the accuracy: at how many labels it was measured, where there are many more by now.
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 export function measuredAtText({ reward, labels, simulated }) {
   const now = reward?.simulated ? simulated : labels;
   return reward && reward.accuracy !== null && now > (4 / 3) * reward.labels
@@ -44,20 +38,20 @@ export function measuredAtText({ reward, labels, simulated }) {
     : '';
 }
 
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 export function machineText({ engine: { device, memory_mib: memoryMib } }) {
   return [device, memoryMib ? formatBytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
 }
 
 // The word that the text of the accuracy explains. A run that trains while people label has the instant reward model.
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 export function accuracyWord({ reward, run }) {
   if (reward) return 'accuracy';
   return run?.is_training && run.is_live ? 'instant reward model' : 'reward model';
 }
 
 // The accuracy of the reward model, and whose labels it is about where that is not obvious.
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 export function accuracyText(status) {
   const { reward, simulated } = status;
   const word = accuracyWord(status);
@@ -67,22 +61,22 @@ export function accuracyText(status) {
 }
 
 // The note after an accuracy: its interval, or '' where the interval is shown instead of it.
-/** @param {HeaderReward} reward */
+/** @param {lab.HeaderReward} reward */
 export function intervalText(reward) {
   return isWideInterval(reward) || reward.low === null ? '' : ` (${formatInterval(reward.low, reward.high)})`;
 }
 
-/** @param {MirrorView} mirror */
+/** @param {lab.MirrorView} mirror */
 export const isUnsaved = ({ problem, is_late: isLate }) => Boolean(problem) || isLate;
 
 // Since when nothing could be saved to the Hub, or the age of the copy there.
-/** @param {MirrorView} mirror */
+/** @param {lab.MirrorView} mirror */
 export function savedText(mirror) {
   if (isUnsaved(mirror)) return `Not saved ${sinceText(mirror)}`;
   return mirror.saved_at === null ? 'Saving …' : `Saved ${formatDuration(mirror.age_s)} ago`;
 }
 
-/** @param {MirrorView} mirror */
+/** @param {lab.MirrorView} mirror */
 export function unsavedText(mirror) {
   const reason = mirror.problem || 'The Hub takes long to answer. It is retried automatically.';
   return `Not saved to the Hub ${sinceText(mirror)}. ${reason} Newer labels are on this machine only.`;
@@ -90,7 +84,7 @@ export function unsavedText(mirror) {
 
 const sinceText = ({ saved_at: savedAt }) => (savedAt === null ? 'yet' : `since ${momentText(savedAt)}`);
 
-/** @param {HeaderStartup} startup */
+/** @param {lab.HeaderStartup} startup */
 export function downloadText({ downloaded_bytes: bytes, total_bytes: total, eta_s: seconds }) {
   if (!total) return '';
   return `${formatBytes(bytes)} of ${formatBytes(total)}${timeLeftText(seconds, bytes / total)}`;
@@ -98,7 +92,7 @@ export function downloadText({ downloaded_bytes: bytes, total_bytes: total, eta_
 
 // What a person who labels is told of the newest run. known: the last run that trained while this page was open; seen:
 // the run, and whether it trained, as they saw it.
-/** @param {HeaderStatus} status @param {number} known @param {string | null} seen */
+/** @param {lab.HeaderStatus} status @param {number} known @param {string | null} seen */
 export function runNews({ run, is_operator: isOperator, may_label: mayLabel }, known, seen) {
   if (!run || isOperator || !mayLabel || seen === runKey(run)) return '';
   if (run.is_training) return 'Training has started.';

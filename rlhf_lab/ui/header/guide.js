@@ -1,10 +1,7 @@
-// @ts-check
 // The guide: the visitor's steps, the present one, what is missing, and the next action. guide.py decides what it says.
 import { actionButton, redraw } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { currentTab, openTab, slugOf } from '../shared/session.js';
-
-/** @typedef {import('../api_types').HeaderGuide} HeaderGuide */
 
 const HIDDEN = 'rlhf-lab-guide-hidden'; // in localStorage, for good
 const VISITED = 'rlhf-lab-visited';
@@ -24,7 +21,7 @@ export class Guide {
     this.drawnKey = '';
   }
 
-  /** @param {HeaderGuide | null} guide @param {Element | false} offer something else to do */
+  /** @param {lab.HeaderGuide | null} guide @param {Element | false} offer something else to do */
   draw(guide, offer) {
     this.node.hidden = !guide || isGuideHidden();
     const tab = currentTab();
@@ -34,7 +31,7 @@ export class Guide {
     redraw(this.node, this.content(guide, tab, offer));
   }
 
-  /** @param {HeaderGuide} guide @param {string} tab the open one @param {Element | false} offer */
+  /** @param {lab.HeaderGuide} guide @param {string} tab the open one @param {Element | false} offer */
   content({ steps, done, present, note, button, hint }, tab, offer) {
     const isThere = tab === slugOf(present);
     const step = (name) =>

@@ -1,4 +1,3 @@
-// @ts-check
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText, measuredAtText } from './figures.js';
 import { classSteps, hereText, shortestRow, stageCaption, stateText } from './stage_texts.js';
@@ -15,10 +14,6 @@ import { poll } from '../shared/poll.js';
 import { MetricChart } from '../train/curves.js';
 import { currentReplay, REPLAY, ReplayBand } from '../train/replay.js';
 
-/** @typedef {import('../api_types').FeedReply} FeedReply */
-/** @typedef {import('../api_types').SampleRow} SampleRow */
-/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
-/** @type {import('../api_types').TrainRequests} */
 const train = requests('train');
 
 const CHARTS = 2; // of the run's first curves
@@ -29,7 +24,7 @@ export const NOTHING_KNOWN = { epoch: null, after_step: -1, static_id: null, rev
 export class Stage {
   /**
    * @param {{ curves: any[], layout: any, config: any, plotly: string }} charts of a run
-   * @param {() => HeaderStatus} status
+   * @param {() => lab.HeaderStatus} status
    */
   constructor(charts, status) {
     const margin = { t: 10, r: 20, b: 46, l: 60 };
@@ -45,7 +40,7 @@ export class Stage {
     this.invitation = html`<div class="corner"></div>`;
     this.band = html`<div class="band"></div>`; // of a recording
     // Its own, because `ifChanged` remembers what was answered.
-    this.people = /** @type {import('../api_types').PeopleRequests} */ (requests('people'));
+    this.people = requests('people');
     this.replay = /** @type {import('../train/replay.js').Replay | null} */ (null); // on screen
     this.forgetRun();
     const buttons = html`<div class="lab-row buttons">
@@ -152,7 +147,7 @@ export class Stage {
     this.steps.replaceChildren(...steps.map(item));
   }
 
-  /** @param {FeedReply} reply */
+  /** @param {lab.FeedReply} reply */
   apply(reply) {
     if (this.run !== reply.run.id) this.forgetRun();
     this.run = reply.run.id;
@@ -186,7 +181,7 @@ export class Stage {
   }
 }
 
-/** @param {SampleRow} row @param {number} step */
+/** @param {lab.SampleRow} row @param {number} step */
 function textsView(row, step) {
   const base = row.base_text ?? row.text;
   const side = (title, text, cut) => html`<section class="lab-card"><h3>${title}</h3>${withCut(text, cut)}</section>`;

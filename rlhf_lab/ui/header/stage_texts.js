@@ -1,16 +1,13 @@
-// @ts-check
 // What the stage says and which sample it shows.
 import { timeLeftText } from '../shared/format.js';
-
-/** @typedef {import('../api_types').SampleRow} SampleRow */
 
 const STATES = { running: 'Training', queued: 'Waiting to train', paused: 'Paused', done: 'Training is done' };
 
 // The state of the newest run in words. etaS: seconds until it ends; reward: the reward model, if there is one.
 /**
- * @param {import('../api_types').RunState | null} run
+ * @param {lab.RunState | null} run
  * @param {number | null} etaS
- * @param {import('../api_types').HeaderReward | null} reward
+ * @param {lab.HeaderReward | null} reward
  */
 export function stateText(run, etaS, reward = null) {
   if (!run) return reward ? 'A reward model has learned from the labels' : 'Which text is better? You decide';
@@ -19,7 +16,7 @@ export function stateText(run, etaS, reward = null) {
 }
 
 // The sample that is the easiest to read from a distance; the same one at every step, because its base text decides.
-/** @param {SampleRow[]} rows */
+/** @param {lab.SampleRow[]} rows */
 export function shortestRow(rows) {
   const length = (row) => (row.base_text ?? row.text).length;
   return rows.reduce((best, row) => (best && length(best) <= length(row) ? best : row), null);
@@ -35,7 +32,7 @@ export function stageCaption({ level, message }) {
   return since + message.slice(since.length).split(end)[0];
 }
 
-/** @param {Pick<import('../api_types').HeaderStatus, 'people_here'>} status */
+/** @param {Pick<lab.HeaderStatus, 'people_here'>} status */
 export const hereText = ({ people_here: here }) => (here > 1 ? `${here} people here` : '');
 
 const CLASS_STEPS = [
@@ -46,7 +43,7 @@ const CLASS_STEPS = [
 
 /**
  * What a class does before its first run: steps {text, note, state}, of which one is present.
- * @param {Pick<import('../api_types').HeaderStatus, 'guide' | 'reward'>} status
+ * @param {Pick<lab.HeaderStatus, 'guide' | 'reward'>} status
  */
 export function classSteps({ guide, reward }) {
   const present = { Label: 0, 'Reward model': 1 }[guide?.present] ?? (guide || reward ? 2 : 0);

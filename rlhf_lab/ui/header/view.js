@@ -1,4 +1,3 @@
-// @ts-check
 // The strip above every screen: project, engine and running job.
 import { accuracyText, accuracyWord, downloadText, intervalText, labelsText, machineText } from './figures.js';
 import { isUnsaved, runKey, runNews, savedText, unsavedText, withScreenFigures } from './figures.js';
@@ -26,8 +25,6 @@ import {
   tabSlug,
 } from '../shared/session.js';
 
-/** @typedef {import('../api_types').HeaderStatus} HeaderStatus */
-/** @type {import('../api_types').HeaderRequests} */
 const api = requests('header');
 const POLL_MS = 1500;
 
@@ -74,7 +71,7 @@ class Header {
   constructor(root, data) {
     this.root = root;
     this.data = data; // {definitions, charts, page_command}
-    this.status = /** @type {HeaderStatus | null} */ (null);
+    this.status = /** @type {lab.HeaderStatus | null} */ (null);
     this.counts = null; // as published by the screen Label
     this.step = null; // as published by the screen Train
     this.couldLabel = false; // while this page was open
@@ -218,7 +215,7 @@ const outNotice = () =>
     <a class="lab-button small lab-main" href="join">Join again</a>
   </p>`;
 
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 function projectAndFigures(status) {
   const { engine, reward } = status;
   const project = html`${status.project}<span class="of-model"> · ${status.model}</span>`;
@@ -266,7 +263,7 @@ function jobView(job) {
   </div>`;
 }
 
-/** @param {HeaderStatus} status */
+/** @param {lab.HeaderStatus} status */
 function notices({ demo, startup, mirror, warning, model }) {
   const unsaved = mirror && isUnsaved(mirror) ? unsavedText(mirror) : '';
   const demoText =
@@ -284,7 +281,7 @@ function notices({ demo, startup, mirror, warning, model }) {
 }
 
 // On a Space: the model that the settings name, until it has been downloaded.
-/** @param {import('../api_types').HeaderStartup} startup @param {string} currentModel */
+/** @param {lab.HeaderStartup} startup @param {string} currentModel */
 function startupNotice(startup, currentModel) {
   const name = startup.model || 'The project of the settings';
   if (startup.phase === 'failed') {

@@ -1,4 +1,3 @@
-// @ts-check
 // Editing the better text of a pair in place: the edited text counts as much better than the original.
 import { actionButton, isKey } from '../shared/dom.js';
 import { html } from '../shared/html.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // For the operator: let a simulated judge label, or start a new project.
 import { openNextClass } from '../people/next_class.js';
 import { actionButton } from '../shared/dom.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
 import { introduction, isFirstVisit, isGuideHidden } from '../header/guide.js';
 import { fitTextHeights, promptSection, textView, withCut } from '../shared/dom.js';

@@ -1,10 +1,7 @@
-// @ts-check
 // The list of earlier votes, each of which can be changed.
 import { CHOICE_LABELS, STRENGTHS } from './texts.js';
 import { actionButton, promptView, selectField, textView, withCut } from '../shared/dom.js';
 import { html } from '../shared/html.js';
-
-/** @typedef {import('../api_types').EarlierVote} EarlierVote */
 
 export async function loadHistory(details, api, change, markGold) {
   const container = details.querySelector('.earlier');
@@ -21,7 +18,7 @@ export async function loadHistory(details, api, change, markGold) {
 }
 
 // change(fields): send another answer. markGold(fields): make the pair a gold pair, or an ordinary one again.
-/** @param {EarlierVote} vote */
+/** @param {lab.EarlierVote} vote */
 function historyRow(vote, change, markGold) {
   const choice = selectField('amend-choice', 'your answer', update, Object.entries(CHOICE_LABELS), vote.choice);
   const strengths = [['', 'strength: not given'], ...STRENGTHS.map((word) => [word, `${word} better`])];

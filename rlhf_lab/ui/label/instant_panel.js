@@ -1,4 +1,3 @@
-// @ts-check
 // The instant reward model's prediction of the last vote, and which of the last ones were right. It reveals nothing
 // about the pair on screen.
 import { verdict, waitingText } from './texts.js';
@@ -8,9 +7,6 @@ import { formatDifference } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 
-/** @typedef {import('../api_types').InstantFigures} InstantFigures */
-
-/** @type {import('../api_types').StartRunRequests} */
 const startRun = requests('start_run');
 const POLL_MS = 80;
 const MAX_POLLS = 60;
@@ -25,7 +21,7 @@ export class InstantPanel {
     this.root = root;
     this.api = api;
     this.project = project;
-    this.figures = /** @type {InstantFigures | null} */ (null);
+    this.figures = /** @type {lab.InstantFigures | null} */ (null);
     this.uuid = ''; // the vote that the figures must include, and whose prediction is shown
     this.polls = 0;
     this.guesses = []; // whether the last predictions were right, oldest first

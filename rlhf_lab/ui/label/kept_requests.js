@@ -1,4 +1,3 @@
-// @ts-check
 // Requests that the lab has not confirmed: {uuid, name, by, project_created_at, …}. This browser stores them, even
 // after the tab was closed. The creation time identifies a project, also among those of another lab at this address.
 const PREFIX = 'rlhf-lab-unconfirmed-';

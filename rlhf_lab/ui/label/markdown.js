@@ -1,4 +1,3 @@
-// @ts-check
 // Renders a small, safe subset of Markdown: paragraphs, headings, lists, **bold**, *italic*, `code`, fences. No links,
 // images or HTML: all text is inserted through text nodes.
 import { html } from '../shared/html.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // Sends what a person does on the screen Label, one request at a time.
 //
 // A vote, or the change of one, is stored by this browser and sent again, with growing timeouts, until the lab has

@@ -1,9 +1,5 @@
-// @ts-check
 // What the screen Label says, as text.
 import { displayName, plural } from '../shared/format.js';
-
-/** @typedef {import('../api_types').LabelState} LabelState */
-/** @typedef {import('../api_types').InstantFigures} InstantFigures */
 
 export const STRENGTHS = ['slightly', 'clearly', 'much'];
 export const CHOICE_LABELS = {
@@ -57,7 +53,7 @@ export function foreignText({ name: action, by }, isViewer) {
   );
 }
 
-/** @param {LabelState} state */
+/** @param {lab.LabelState} state */
 export function goalText(state) {
   if (state.labels_to_next <= 0) return state.training_text;
   const next = state.has_model ? 'the reward model is trained again' : 'a reward model is trained';
@@ -72,7 +68,7 @@ const COUNT_KEYS = [
 export const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
 
 // What the instant reward model waits for; '' if there is a prediction to show. uuid: the vote that it is about.
-/** @param {InstantFigures} figures @param {string} uuid */
+/** @param {lab.InstantFigures} figures @param {string} uuid */
 export function waitingText(figures, uuid) {
   const { needed, decided, waiting, engine_work: work, simulated, right, pending, prediction } = figures;
   if (right === null && decided < needed) {

@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Label". A vote names the pair that was on screen. The next pair is shown immediately, but accepts no answer
 // until the vote on the last one is stored.
 import { answerEditor } from './answer_editor.js';
@@ -19,8 +18,6 @@ import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { annotatorName, newUuid } from '../shared/session.js';
 
-/** @typedef {import('../api_types').LabelState} LabelState */
-/** @type {import('../api_types').LabelRequests} */
 const api = requests('label');
 
 const MIN_READ_MS = 300;
@@ -49,7 +46,7 @@ class Label {
   constructor(root, judges) {
     this.root = root;
     this.judges = judges;
-    this.current = /** @type {LabelState | null} */ (null); // the state on screen
+    this.current = /** @type {lab.LabelState | null} */ (null); // the state on screen
     this.sender = new Sender(api, this);
     this.instant = new InstantPanel(root, api, () => this.current?.project);
     this.lastVote = null; // the last vote sent
@@ -61,7 +58,7 @@ class Label {
     this.note = '';
     this.isEditing = false; // whether the choice of a text opens the editor
     this.marksDifferences = false; // whether differing words are marked
-    this.disputes = /** @type {import('../api_types').Disputes} */ ({ count: 0, prompts: [] }); // for experts
+    this.disputes = /** @type {lab.Disputes} */ ({ count: 0, prompts: [] }); // for experts
   }
 
   start() {
@@ -179,7 +176,7 @@ class Label {
     else delete root.dataset.open;
   }
 
-  /** @param {LabelState} reply */
+  /** @param {lab.LabelState} reply */
   applyReply(reply, { isResumed, once }) {
     const { current } = this;
     const isSameProject = current?.project.project_created_at === reply.project.project_created_at;
@@ -299,7 +296,7 @@ class Label {
     if (shown && !shown.isEqualNode(node)) keepFocus(this.root, () => shown.replaceWith(node));
   }
 
-  /** @param {LabelState} state */
+  /** @param {lab.LabelState} state */
   draw(state) {
     const { root } = this;
     const open = ['details.talks', 'details.history'].filter((name) => root.querySelector(name)?.open);
@@ -499,7 +496,7 @@ class Label {
   }
 }
 
-/** @param {LabelState} state */
+/** @param {lab.LabelState} state */
 function goalView(state) {
   const { you, people_here: here, shown_names: shown } = state;
   const name = displayName(shown[you.name] ?? you.name);

@@ -1,4 +1,3 @@
-// @ts-check
 // The last page of Learn: experiments that go wrong on purpose, and their curves while they run.
 import { actionButton } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // The formulas that the sliders move. Each is a function of rlhf_lab/core for one number, with which
 // tests/javascript/test_learn_formulas.py compares it.
 

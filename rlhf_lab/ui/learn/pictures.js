@@ -1,4 +1,3 @@
-// @ts-check
 // Pictures of the screen Learn: the cat's world, charts, and coloured tokens.
 import { ARROWS, cellCount, isOver, PIECES } from './world.js';
 import { svg } from '../shared/dom.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // The pages of Learn about language: the numbers are those of the newest run, or of a recorded one.
 import {
   clippedObjective,
@@ -24,8 +23,6 @@ const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);
 const shortToken = (token) => token.trim().slice(0, 8) || '·';
 const SHOWN_TOKENS = 64;
 const CURVE_POINTS = 80;
-
-/** @typedef {import('../api_types').TokenRow} TokenRow */
 
 /** @param {(x: number) => number} f @param {[number, number]} range */
 const curve = (f, [low, high]) =>

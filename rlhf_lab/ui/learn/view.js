@@ -1,4 +1,3 @@
-// @ts-check
 // The screen Learn: one idea a page, a picture that reacts, and a question that the page answers from what was done.
 import { experimentPage } from './experiment_page.js';
 import { TEXT_PAGES } from './text_pages.js';
@@ -10,8 +9,6 @@ import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { currentTab, showRun } from '../shared/session.js';
 
-/** @typedef {import('../api_types').LearnMaterial} LearnMaterial */
-/** @type {import('../api_types').LearnRequests} */
 const api = requests('learn');
 const POLL_MS = 4000;
 const PROGRESS = 'rlhf-lab-learnt'; // names of the pages whose question was answered, in this browser
@@ -33,8 +30,8 @@ class Learn {
     this.pages = /** @type {any[]} */ ([...WORLD_PAGES, ...TEXT_PAGES, this.last]);
     this.at = 0;
     this.world = { world: FIRST_WORLD, random: FIRST_RANDOM }; // of the pages about the cat
-    this.material = /** @type {LearnMaterial | null} */ (null);
-    this.news = /** @type {LearnMaterial | null} */ (null);
+    this.material = /** @type {lab.LearnMaterial | null} */ (null);
+    this.news = /** @type {lab.LearnMaterial | null} */ (null);
     this.states = {}; // of the pages, by name
     this.wasTouched = false; // whether something was done on the page that is open
     this.solved = new Set(readProgress());

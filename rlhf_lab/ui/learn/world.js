@@ -1,4 +1,3 @@
-// @ts-check
 // The cat's world: a Markov decision process on a grid, solved exactly. A policy is a list of probabilities for each
 // cell, in the order of MOVES. tests/javascript/test_learn_formulas.py compares every function with an independent
 // computation.

@@ -1,4 +1,3 @@
-// @ts-check
 // The pages of Learn about the cat: values, walks, and gradients from walks. They share one world and one policy.
 import { effectiveSampleSize, mean, spread, totalSpread } from './formulas.js';
 import { grid, histogram, PIECE_NAMES, tokenLine } from './pictures.js';

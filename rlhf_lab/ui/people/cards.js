@@ -1,4 +1,3 @@
-// @ts-check
 // What everybody sees of the people of a lab, and the operator's invitation.
 import { requests } from '../shared/api.js';
 import { svg } from '../shared/dom.js';
@@ -7,10 +6,6 @@ import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { earlierName, operatorNotice } from '../shared/session.js';
 import { presentText, presentTitle, share, sortedRows } from './figures.js';
-
-/** @typedef {import('../api_types').PeopleState} PeopleState */
-/** @typedef {import('../api_types').AnnotatorActivity} AnnotatorActivity */
-/** @typedef {import('../api_types').Invitation} Invitation */
 
 const ROLE_TEXTS = {
   viewer: 'can view everything, but not label.',
@@ -23,7 +18,7 @@ const COLUMNS = [
   ['others', 'Agreement with others', 'on pairs that others also judged'],
 ];
 
-/** @param {PeopleState} state @param {string} role */
+/** @param {lab.PeopleState} state @param {string} role */
 export function presenceCard({ present, you, shown_names: shown }, role) {
   const isNamed = you.name && !isVisitor(you.name);
   const isListed = present.length > 1 || present.some((name) => !isVisitor(name));
@@ -36,7 +31,7 @@ export function presenceCard({ present, you, shown_names: shown }, role) {
   </section>`;
 }
 
-/** @param {PeopleState} state @param {string} sortKey @param {(key: string) => void} sort */
+/** @param {lab.PeopleState} state @param {string} sortKey @param {(key: string) => void} sort */
 export function leaderboard(state, sortKey, sort) {
   if (!state.leaderboard.length) {
     return html`<section class="lab-card">
@@ -68,7 +63,7 @@ export function leaderboard(state, sortKey, sort) {
   </section>`;
 }
 
-/** @param {AnnotatorActivity} row @param {PeopleState} state */
+/** @param {lab.AnnotatorActivity} row @param {lab.PeopleState} state */
 function leaderboardRow(row, { you, shown_names: shown }) {
   const isEarlier = row.annotator === earlierName();
   const isOwn = row.annotator === you.name;
@@ -85,11 +80,11 @@ function leaderboardRow(row, { you, shown_names: shown }) {
 }
 
 // The invitation as seen from this page's address. api: another's `ifChanged` may already have got it.
-/** @returns {Promise<Invitation | null>} */
+/** @param {(query: lab.InvitationQuery) => Promise<lab.Invitation | null>} invite */
 export const loadInvitation = (invite = requests('people').invite) =>
   invite({ origin: location.origin + location.pathname });
 
-/** @param {Invitation | null} invitation null: others cannot reach this lab @param {string} pageCommand */
+/** @param {lab.Invitation | null} invitation null: others cannot reach this lab @param {string} pageCommand */
 export function invitationCard(invitation, pageCommand) {
   if (!invitation) {
     return html`<section class="lab-card">
@@ -123,7 +118,7 @@ const unknownAddress = () =>
     here. Or start the lab with --url and that address.
   </p>`;
 
-/** @param {import('../api_types').QrCode} qr @param {string} link */
+/** @param {lab.QrCode} qr @param {string} link */
 function qrImage({ size, path }, link) {
   const attributes = { viewBox: `0 0 ${size} ${size}`, role: 'img', 'aria-label': `QR code of ${link}`, class: 'qr' };
   return svg('svg', attributes, svg('path', { d: path }));

@@ -1,12 +1,9 @@
-// @ts-check
 // Figures of the screen "People".
 import { formatPercent, isVisitor, plural } from '../shared/format.js';
 
-/** @typedef {import('../api_types').AnnotatorActivity} AnnotatorActivity */
-
 export const share = (count, total) => (total ? `${formatPercent(count / total)} of ${total}` : '–');
 
-/** @type {Record<string, (row: AnnotatorActivity) => number[]>} */
+/** @type {Record<string, (row: lab.AnnotatorActivity) => number[]>} */
 const SORT_VALUES = {
   labels: (row) => [row.labels],
   themselves: (row) => [row.same / row.repeated, row.repeated],
@@ -14,7 +11,7 @@ const SORT_VALUES = {
 };
 
 // Highest first; rows without a value come last, and equal values are ordered by their number of pairs.
-/** @param {AnnotatorActivity[]} rows @param {string} key of SORT_VALUES */
+/** @param {lab.AnnotatorActivity[]} rows @param {string} key of SORT_VALUES */
 export function sortedRows(rows, key) {
   const values = (row) => SORT_VALUES[key](row).map((value) => (Number.isNaN(value) ? -1 : value));
   const compare = (a, b) => {
@@ -38,7 +35,7 @@ export function presentTitle(present, ownName) {
 }
 
 // The people whose accuracy on gold pairs is shown, experts, and all voters with a name.
-/** @param {import('../api_types').GoldView} gold @param {AnnotatorActivity[]} leaderboard */
+/** @param {lab.GoldView} gold @param {lab.AnnotatorActivity[]} leaderboard */
 export function goldNames(gold, leaderboard) {
   const measured = new Set(gold.people.map((row) => row.annotator));
   const names = new Set([...measured, ...gold.experts, ...leaderboard.map((row) => row.annotator)]);
@@ -46,7 +43,7 @@ export function goldNames(gold, leaderboard) {
 }
 
 // What goes on now, sentence by sentence.
-/** @param {import('../api_types').ClassState} state */
+/** @param {lab.ClassState} state */
 export function stateSentences({ project, labels, people, present, runs, training }) {
   const are = present === 1 ? 'is' : 'are';
   return [

@@ -1,4 +1,3 @@
-// @ts-check
 // The dialog that ends a class and begins the next one, for the operator.
 import { requests } from '../shared/api.js';
 import { actionButton, openDialog } from '../shared/dom.js';
@@ -6,8 +5,6 @@ import { html } from '../shared/html.js';
 import { invitationCard, loadInvitation } from './cards.js';
 import { stateSentences } from './figures.js';
 
-/** @typedef {import('../api_types').ClassState} ClassState */
-/** @type {import('../api_types').PeopleRequests} */
 const api = requests('people');
 
 export async function openNextClass() {
@@ -51,7 +48,7 @@ export async function openNextClass() {
 }
 
 // [name in the request, label, what it means] of each choice that this lab has.
-/** @param {ClassState} state */
+/** @param {lab.ClassState} state */
 const choices = ({ has_code: hasCode, runs, training }) => [
   ['new_project', 'New project', 'Same model, prompts and settings, no labels. The old project is kept under Project.'],
   ...(hasCode ? [['new_code', 'New join code', 'Labellers are logged out.']] : []),

@@ -1,13 +1,9 @@
-// @ts-check
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
 import { actionButton, deleteConfirmation, setOptions, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
 import { goldNames } from './figures.js';
-
-/** @typedef {import('../api_types').PeopleRequests} PeopleRequests */
-/** @typedef {import('../api_types').GoldView} GoldView */
 
 const RULE_EFFECTS = { inform: 'gets a note', down_weight: 'votes count less', pause: 'pauses' };
 const RETRIED = () => {}; // by the next poll of the screen
@@ -29,11 +25,11 @@ export async function showResult(container, request) {
 }
 
 export class GoldCard {
-  /** @param {PeopleRequests} api @param {() => Array<any>} leaderboard */
+  /** @param {lab.PeopleRequests} api @param {() => Array<any>} leaderboard */
   constructor(api, leaderboard) {
     this.api = api;
     this.leaderboard = leaderboard;
-    this.gold = /** @type {GoldView | null} */ (null);
+    this.gold = /** @type {lab.GoldView | null} */ (null);
     this.drawn = '';
     this.content = html`<div></div>`;
     this.node = html`<details class="lab-card gold lab-operating" ontoggle=${() => this.load().catch(RETRIED)}>
@@ -82,7 +78,7 @@ export class GoldCard {
     </div>`;
   }
 
-  /** @param {string} name @param {import('../api_types').GoldRow | undefined} row */
+  /** @param {string} name @param {lab.GoldRow | undefined} row */
   row(name, row) {
     const isExpert = this.gold.experts.includes(name);
     const change = (event) => this.decide(event.target, { name, is_expert: !isExpert });
@@ -119,7 +115,7 @@ const NO_GOLD_TEXT =
 const NOBODY_TEXT = 'Nobody with a name has labelled in this project yet.';
 
 export class ErasureCard {
-  /** @param {PeopleRequests} api */
+  /** @param {lab.PeopleRequests} api */
   constructor(api) {
     this.api = api;
     this.name = html`<select

@@ -1,4 +1,3 @@
-// @ts-check
 // The labelling rules of the project as a form.
 import { optionList } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules, gold pairs
 // and removing a person.
 import { requests } from '../shared/api.js';
@@ -10,7 +9,6 @@ import { invitationCard, leaderboard, loadInvitation, presenceCard } from './car
 import { ErasureCard, GoldCard, showResult } from './operator_cards.js';
 import { rulesForm } from './rules_form.js';
 
-/** @type {import('../api_types').PeopleRequests} */
 const api = requests('people');
 const POLL_MS = 4000;
 
@@ -22,9 +20,9 @@ class People {
   constructor(root, settings) {
     this.root = root;
     this.settings = settings; // {fields, page_command}
-    this.state = /** @type {import('../api_types').PeopleState | null} */ (null);
+    this.state = /** @type {lab.PeopleState | null} */ (null);
     // The operator's invitation; undefined until it has arrived, null if others cannot reach this lab.
-    this.invitation = /** @type {import('../api_types').Invitation | null | undefined} */ (undefined);
+    this.invitation = /** @type {lab.Invitation | null | undefined} */ (undefined);
     this.sortKey = 'labels';
     this.drawnRules = this.drawnCards = '';
     this.cards = html`<div class="cards"></div>`;

@@ -1,15 +1,11 @@
-// @ts-check
 // The cards of the open project's measured lengths, and of a download.
 import { actionButton, progressBar, tableHead } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { downloadText, percent, proposalText, shareRange } from './figures.js';
 
-/** @typedef {import('../api_types').LengthView} LengthView */
-/** @typedef {import('../api_types').LengthRow} LengthRow */
-
 // The measured lengths of the answers, and the proposed setting with a button that accepts it.
-/** @param {LengthView} length @param {Record<'accept' | 'measure', (event: any) => void>} act */
+/** @param {lab.LengthView} length @param {Record<'accept' | 'measure', (event: any) => void>} act */
 export function lengthContent(length, act) {
   if (length.is_measuring) {
     return html`<p class="muted" role="status">
@@ -34,7 +30,7 @@ export function lengthContent(length, act) {
     ${lengthDecision(length, act.accept)}`;
 }
 
-/** @param {LengthView} length @param {boolean} addsInstruction */
+/** @param {lab.LengthView} length @param {boolean} addsInstruction */
 function lengthGroup(length, addsInstruction) {
   const rows = length.rows.filter((row) => row.adds_instruction === addsInstruction);
   if (!rows.length) return null;
@@ -43,11 +39,11 @@ function lengthGroup(length, addsInstruction) {
     ${rows.map((row) => lengthRow(row, isSameSetting(row, length.proposal)))}`;
 }
 
-/** @param {LengthRow} row @param {LengthRow | null} other */
+/** @param {lab.LengthRow} row @param {lab.LengthRow | null} other */
 const isSameSetting = (row, other) =>
   row.max_new_tokens === other?.max_new_tokens && row.adds_instruction === other.adds_instruction;
 
-/** @param {LengthRow} row @param {boolean} isProposed */
+/** @param {lab.LengthRow} row @param {boolean} isProposed */
 const lengthRow = (row, isProposed) =>
   html`<tr class=${isProposed && 'open'}>
     <td class="limit">${row.max_new_tokens} ${isProposed && html`<strong>proposed</strong>`}</td>
@@ -56,7 +52,7 @@ const lengthRow = (row, isProposed) =>
     <td class="figure">${row.seconds.toFixed(2)} s</td>
   </tr>`;
 
-/** @param {LengthView} length @param {(event: any) => void} accept */
+/** @param {lab.LengthView} length @param {(event: any) => void} accept */
 function lengthDecision({ proposal, is_new: isNew }, accept) {
   if (!proposal) {
     return html`<p>
@@ -74,7 +70,7 @@ function lengthDecision({ proposal, is_new: isNew }, accept) {
   </div>`;
 }
 
-/** @param {import('../api_types').DownloadView} download @param {(name: string) => void} act */
+/** @param {lab.DownloadView} download @param {(name: string) => void} act */
 export function downloadContent(download, act) {
   const { downloaded_bytes: downloaded, total_bytes: total } = download;
   const isRunning = download.status === 'running';

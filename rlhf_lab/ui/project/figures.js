@@ -1,24 +1,19 @@
-// @ts-check
 // Figures of the screen "Project" as text.
 import { formatBytes, formatNumber, plural, timeLeftText } from '../shared/format.js';
-
-/** @typedef {import('../api_types').ProjectRow} ProjectRow */
-/** @typedef {import('../api_types').DownloadView} DownloadView */
-/** @typedef {import('../api_types').LengthRow} LengthRow */
 
 export const parameterCount = (n) =>
   n < 1e9 ? `${formatNumber(n / 1e6)} million` : `${formatNumber(n / 1e9)} billion`;
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
-/** @param {LengthRow} row the probable range of its share of complete texts */
+/** @param {lab.LengthRow} row the probable range of its share of complete texts */
 export const shareRange = ({ low, high }) => `${Math.round(100 * low)} to ${percent(high)}`;
 
-/** @param {LengthRow} row */
+/** @param {lab.LengthRow} row */
 export const proposalText = ({ max_new_tokens: tokens, adds_instruction: addsInstruction }) =>
   `Use ${tokens} tokens${addsInstruction ? ' and add the instruction' : ''}`;
 
-/** @param {ProjectRow} project what is deleted with it */
+/** @param {lab.ProjectRow} project what is deleted with it */
 export const contentsText = (project) =>
   [
     plural(project.human_labels, 'label'),
@@ -26,7 +21,7 @@ export const contentsText = (project) =>
     plural(project.run_count, 'run'),
   ].join(', ');
 
-/** @param {DownloadView} download */
+/** @param {lab.DownloadView} download */
 export function downloadText(download) {
   if (download.status === 'checking') return 'is being checked …';
   if (download.status !== 'running') return download.message;
@@ -35,7 +30,7 @@ export function downloadText(download) {
 }
 
 // The settings that a project adds to its prompts, as lines.
-/** @param {ProjectRow} project */
+/** @param {lab.ProjectRow} project */
 export const chatSettings = (project) =>
   [
     ['system prompt', project.system_prompt],

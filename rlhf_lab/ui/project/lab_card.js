@@ -1,4 +1,3 @@
-// @ts-check
 // The lab itself: the operator's secret, the engine, the lab's folder and log.
 import { actionButton, redraw } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
@@ -16,7 +15,7 @@ export class LabCard {
   // screen: sends requests and shows messages.
   constructor(screen, hasSecret) {
     this.screen = screen;
-    this.engine = /** @type {import('../api_types').EngineView | null} */ (null);
+    this.engine = /** @type {lab.EngineView | null} */ (null);
     this.isConfirmingStop = false;
     this.engineNode = html`<div class="engine"></div>`;
     this.summary = html`<div class="inside"><p class="muted">Counting …</p></div>`;
@@ -115,7 +114,7 @@ export class LabCard {
     this.summary.querySelector('.log')?.scrollTo(0, 1e6);
   }
 
-  /** @param {import('../api_types').HomeSummary} home */
+  /** @param {lab.HomeSummary} home */
   summaryView({ path, note, usage, free, log }) {
     const sizes = [...usage, ['free on this disk', free]].map(
       ([label, size]) => html`<tr><th scope="row">${label}</th><td class="figure">${formatBytes(size)}</td></tr>`,

@@ -1,4 +1,3 @@
-// @ts-check
 // What the check of a model shows: its size, and whether it fits into memory.
 import { formatBytes } from '../shared/format.js';
 import { html } from '../shared/html.js';
@@ -6,7 +5,7 @@ import { parameterCount } from './figures.js';
 
 const VERDICT_STYLES = { fits: 'good', tight: 'warn', 'does not fit': 'bad' };
 
-/** @param {import('../api_types').MemoryCheck} check */
+/** @param {lab.MemoryCheck} check */
 export function checkResult(check) {
   const download = check.download_bytes ? `${formatBytes(check.download_bytes)} to download` : 'all files are here';
   return html`<div class="verdict" data-verdict=${check.verdict}>
@@ -40,7 +39,7 @@ const componentRow = ([name, size, formula]) =>
     <td class="muted">${formula}</td>
   </tr>`;
 
-/** @param {import('../api_types').ModelCheck} reply the settings that suit the model, as a sentence */
+/** @param {lab.ModelCheck} reply the settings that suit the model, as a sentence */
 export const suitableSettings = (reply) =>
   html`<p>
     Suits this model: prompts "${reply.prompt_set}", temperature ${reply.temperature}${

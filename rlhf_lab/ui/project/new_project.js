@@ -1,4 +1,3 @@
-// @ts-check
 // The form of a new project: its model with a check, its prompts with a preview, and its settings.
 import { actionButton, controlsOf, promptView, selectField } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
@@ -240,7 +239,7 @@ export class NewProject {
     this.screen.notice.scrollIntoView({ block: 'nearest' });
   }
 
-  /** @param {import('../api_types').Creation} reply */
+  /** @param {lab.Creation} reply */
   askToConfirm(reply) {
     this.fields['check-result'].replaceChildren(
       html`${checkResult(reply.check)}
@@ -273,7 +272,7 @@ const textField = (
 
 const errorView = (error) => html`<p class="lab-notice bad">${error.message}</p>`;
 
-/** @param {import('../api_types').PromptsPreview} preview */
+/** @param {lab.PromptsPreview} preview */
 function promptsPreview({ count, eval_count: evalCount, first_prompts: firstPrompts }) {
   const brief = (text) => (text.length > BRIEF_CHARS ? `${text.slice(0, BRIEF_CHARS)} …` : text);
   const items = firstPrompts.map((turns) => {

@@ -1,11 +1,8 @@
-// @ts-check
 // The table of projects, in which each can be opened, renamed, changed and deleted.
 import { actionButton, deleteConfirmation, nameField, redraw, tableHead } from '../shared/dom.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { chatSettings, contentsText } from './figures.js';
-
-/** @typedef {import('../api_types').ProjectRow} ProjectRow */
 
 const COLUMNS =
   'project,model,prompt set,temperature,longest text,prompts,pairs,labels by people,reward models,runs,'.split(',');
@@ -22,7 +19,7 @@ export class ProjectList {
   // act(name, payload): performs an action of a project and shows its outcome; resolves to null if it failed.
   constructor(act) {
     this.act = act;
-    this.state = /** @type {import('../api_types').ProjectState | null} */ (null);
+    this.state = /** @type {lab.ProjectState | null} */ (null);
     this.editing = null; // {project: its id, field: a key of EDIT_CONTROLS}: which row shows a field or a question
     this.node = html`<section aria-label="projects">
       <div class="lab-card lab-empty" role="status">Loading the projects …</div>
@@ -75,7 +72,7 @@ export class ProjectList {
     return this.editing?.project === project.id && this.editing.field === field;
   }
 
-  /** @param {ProjectRow} project */
+  /** @param {lab.ProjectRow} project */
   row(project) {
     const simulated = project.simulated_labels ? `+ ${project.simulated_labels} simulated` : '';
     return html`<tr data-project=${project.id} class=${project.id === this.state.current && 'open'}>
@@ -97,7 +94,7 @@ export class ProjectList {
     </tr>`;
   }
 
-  /** @param {ProjectRow} project */
+  /** @param {lab.ProjectRow} project */
   name(project) {
     const rename = (name) => this.act('rename', { project: project.id, name });
     if (this.isEditing(project, 'name')) {
@@ -112,7 +109,7 @@ export class ProjectList {
   }
 
   // A number that applies to new texts. field: of the project and of the action's payload.
-  /** @param {ProjectRow} project */
+  /** @param {lab.ProjectRow} project */
   setting(project, field, label, action) {
     const text = String(project[field]);
     const save = (value) => this.act(action, { project: project.id, [field]: value });
@@ -135,7 +132,7 @@ export class ProjectList {
     >${text}</button>`;
   }
 
-  /** @param {ProjectRow} project */
+  /** @param {lab.ProjectRow} project */
   actions(project) {
     if (project.id === this.state.current) return html`<span class="now">in use</span>`;
     if (this.isEditing(project, 'delete')) {

@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Project": the list of projects, a new one, the operator's secret, the lab's folder and engine.
 import { requests } from '../shared/api.js';
 import { redraw, showNotice } from '../shared/dom.js';
@@ -10,7 +9,6 @@ import { LabCard } from './lab_card.js';
 import { NewProject } from './new_project.js';
 import { ProjectList } from './project_list.js';
 
-/** @type {import('../api_types').ProjectRequests} */
 const api = requests('project');
 const POLL_MS = 2000;
 
@@ -91,7 +89,7 @@ class Project {
 
   // ---- the open project's length of answers, and the download of a model
 
-  /** @param {import('../api_types').LengthView | null} length */
+  /** @param {lab.LengthView | null} length */
   drawLength(length) {
     this.lengthCard.hidden = !length;
     if (!length) return;
@@ -105,7 +103,7 @@ class Project {
     if (!(await this.act(name, { shown_project: this.list.state.current }, this.lengthCard))) button.disabled = false;
   }
 
-  /** @param {import('../api_types').DownloadView | null} download */
+  /** @param {lab.DownloadView | null} download */
   drawDownload(download) {
     const { downloadCard } = this;
     downloadCard.hidden = !download;

@@ -1,4 +1,3 @@
-// @ts-check
 // How good the reward models are: the accuracy of the shown one, the curve over their labels, and the list of all.
 import { countAxis } from '../shared/charts.js';
 import { tableHead } from '../shared/dom.js';
@@ -16,19 +15,15 @@ import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { hasCalibration, MIN_CALIBRATION_PAIRS, unseenPairs } from './report_cards.js';
 
-/** @typedef {import('../api_types').RewardState} RewardState */
-/** @typedef {import('../api_types').RewardReport} RewardReport */
-/** @typedef {import('../api_types').ModelSummary} ModelSummary */
-
 const LINE_COLORS = ['accent', 'right', 'good'];
 const OVERFIT_GAP = 0.15;
 
-/** @param {ModelSummary[]} models */
+/** @param {lab.ModelSummary[]} models */
 export const measuredModels = (models) => models.filter(({ accuracy }) => accuracy !== null);
 
 /**
  * The accuracy of a model; other measurements are folded away, because the header shows this one.
- * @param {ModelSummary} model @param {RewardReport | null} report @param {RewardState} state
+ * @param {lab.ModelSummary} model @param {lab.RewardReport | null} report @param {lab.RewardState} state
  * @param {boolean | undefined} isOpen whether the others are shown
  */
 export function accuracyCard(model, report, state, isOpen) {
@@ -111,7 +106,7 @@ function overfitWarning(gap) {
   </p>`;
 }
 
-/** @param {import('../api_types').RewardPredictionStats} stats */
+/** @param {lab.RewardPredictionStats} stats */
 export function predictionsText({
   right,
   decided,
@@ -144,7 +139,7 @@ function moreToCome(state, report) {
   return sentences.length ? html`<p class="muted" data-do="more-to-come">${sentences.join(' ')}</p>` : null;
 }
 
-/** @param {ModelSummary[]} models the measured ones */
+/** @param {lab.ModelSummary[]} models the measured ones */
 export function learningCurve(models, charts) {
   const groups = [...new Set(models.map((model) => model.source_text))];
   const badge = (name, i) =>
@@ -198,7 +193,7 @@ function curveTrace(models, color) {
 }
 
 /**
- * @param {RewardState} state @param {number} shownId
+ * @param {lab.RewardState} state @param {number} shownId
  * @param {(id: number | null) => void} choose null: the one that a new run learns from
  */
 export function modelTable({ models, default_id: defaultId }, shownId, choose) {

@@ -1,11 +1,8 @@
-// @ts-check
 // The card "What else the labels prefer": attributes of the texts, such as their length, which the scores may ignore.
 import { actionButton } from '../shared/dom.js';
 import { isOperator } from '../shared/session.js';
 import { formatFixed, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
-
-/** @typedef {import('../api_types').AttributeRow} AttributeRow */
 
 const INTRO =
   'People do not only choose the better answer. They may also choose the longer or the shorter one, without meaning ' +
@@ -16,7 +13,7 @@ const oddsText = (odds) => (odds > 100 ? 'over 100' : odds < 0.01 ? 'under 0.01'
 
 const MAX_RATIO = 30; // of the bounds of an interval that says how much
 
-/** What the labels say about an attribute. @param {AttributeRow} row */
+/** What the labels say about an attribute. @param {lab.AttributeRow} row */
 export function effectText({ step_text: step, odds, low, high }) {
   if (odds === null) return 'Not measured: the labelled texts do not differ in it, or it is not shown here.';
   const chance = low <= 1 && high >= 1 ? ' This may be chance.' : '';
@@ -37,7 +34,7 @@ export function correlationText(correlation) {
 }
 
 /**
- * @param {import('../api_types').RewardReport} report
+ * @param {lab.RewardReport} report
  * @param {boolean} isBusy whether a reward model is being trained
  * @param {(name: string, ignore: boolean) => void} choose
  */
@@ -52,7 +49,7 @@ export function attributesCard({ attributes, length_correlation: correlation }, 
   </div>`;
 }
 
-/** @param {AttributeRow} row */
+/** @param {lab.AttributeRow} row */
 function attributeItem(row, isBusy, choose) {
   const { name, label, low, high, is_ignored: isIgnored } = row;
   const isKnown = low !== null && (low > 1 || high < 1);

@@ -1,4 +1,3 @@
-// @ts-check
 // The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
 import { countAxis, drawChart, onThemeChange, sizeObserver } from '../shared/charts.js';
 import { palette } from '../shared/dom.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // The card "Would people choose what it prefers?": a blind test of the reward model, before PPO follows it.
 import { actionButton } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
@@ -12,7 +11,7 @@ export const aboutCheck = (pairs) =>
   'model.';
 
 /**
- * @param {import('../api_types').CheckView} check @param {string} error why it could not start
+ * @param {lab.CheckView} check @param {string} error why it could not start
  * @param {() => void} begin
  */
 export function checkCard({ pairs, note, test, text, is_open: isOpen, can_judge: canJudge }, error, begin) {

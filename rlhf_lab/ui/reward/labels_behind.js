@@ -1,11 +1,8 @@
-// @ts-check
 // The labels that raise and lower the score of a text, by the head that learns from every vote.
 import { actionButton, promptView, textView } from '../shared/dom.js';
 import { formatDifference, formatNumber } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { isOperator } from '../shared/session.js';
-
-/** @typedef {import('../api_types').LabelBehindScore} LabelBehindScore */
 
 const HEAD_HINT =
   'The instant reward model is fitted again after every vote. It is simpler than a trained one, so the two scores ' +
@@ -23,11 +20,11 @@ export const hintText = ({ word, hasAdapter }, ignores) =>
   (word ? WORD_HINT : HEAD_HINT) + (ignores && ` It ignores ${ignores}.`) + (hasAdapter ? ADAPTER_HINT : '');
 
 /**
- * @param {import('../api_types').InstantExplanation} explained
- * @param {{removed: {label: LabelBehindScore, votes: number[]} | null, problem: string}} state removed: the last label
- *   that was removed, and the votes on its pair; problem: why a change failed
+ * @param {lab.InstantExplanation} explained
+ * @param {{removed: {label: lab.LabelBehindScore, votes: number[]} | null, problem: string}} state removed: the last
+ *   label that was removed, and the votes on its pair; problem: why a change failed
  * @param {{word: string, hasAdapter: boolean, showText: () => void}} about word: '' for the whole text
- * @param {{takeOut: (label: LabelBehindScore) => void, putBack: () => void}} change
+ * @param {{takeOut: (label: lab.LabelBehindScore) => void, putBack: () => void}} change
  */
 export function labelsBehind({ score, low, high, labels, ignores }, { removed, problem }, about, change) {
   const rows = labels.map((label) => labelRow(label, takeOutText(label.votes), () => change.takeOut(label)));
@@ -61,7 +58,7 @@ export const removedText = (votes) =>
 export const missingText = (back, all) =>
   back < all ? `Only ${back} of ${all} labels were restored: the others have been given again, or are gone.` : '';
 
-/** @param {LabelBehindScore} label @param {string} text of the button @param {() => void} press */
+/** @param {lab.LabelBehindScore} label @param {string} text of the button @param {() => void} press */
 function labelRow({ vote, turns, chosen, rejected, is_tie: isTie, influence }, text, press) {
   const side = (name, words) => html`<div><span class="muted">${name}</span>${textView(words)}</div>`;
   const names = isTie ? ['equally good', 'and'] : ['preferred', 'over'];

@@ -1,4 +1,3 @@
-// @ts-check
 // Cards that show the report of one reward model, which never changes.
 import { countAxis } from '../shared/charts.js';
 import { promptView, textView } from '../shared/dom.js';
@@ -7,15 +6,13 @@ import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { lossFigure } from './chart_set.js';
 
-/** @typedef {import('../api_types').RewardReport} RewardReport */
-
 export const MIN_CALIBRATION_PAIRS = 30; // unseen pairs for a calibration curve
 const BINS = { start: -50, end: 50 }; // of the scores, in sd
 const DISAGREEMENTS_HINT =
   ' Each was predicted by a model that was not trained on it. They are either mistakes of the annotator or errors of ' +
   'the model. To see the annotators and ask again: Runs & data, Quality of the labels.';
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export function scoreHistogram(report, charts) {
   return html`<div class="lab-card">
     <div class="lab-row">
@@ -57,7 +54,7 @@ function histogramFigure({ chosen_scores: chosen, rejected_scores: rejected }, c
   };
 }
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export function lossesCard(report, charts) {
   const hasLosses = report.loss.length > 1;
   const time = report.seconds && `total time ${formatDuration(report.seconds)}`;
@@ -83,12 +80,12 @@ const directFitText = (report) =>
     ? ' An adapter of the language model was trained too, but it was not clearly better on held-out labels.'
     : '');
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export const unseenPairs = (report) => report.calibration.reduce((sum, [, , pairs]) => sum + pairs, 0);
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export const hasCalibration = (report) => unseenPairs(report) >= MIN_CALIBRATION_PAIRS;
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export function calibrationText(report) {
   const { calibration, calibration_error: error } = report;
   if (error === null) return '';
@@ -100,7 +97,7 @@ export function calibrationText(report) {
   return bias < -0.02 ? `${points}: it is underconfident.` : `${points}.`;
 }
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export function calibrationCard(report, charts) {
   const label = "share of held-out pairs ranked correctly, by the reward model's confidence";
   return html`<div class="lab-card">
@@ -139,7 +136,7 @@ function calibrationFigure(bins, colors) {
   };
 }
 
-/** @param {RewardReport} report */
+/** @param {lab.RewardReport} report */
 export function disagreementsCard({ disagreements }) {
   const side = (label, text) => html`<div><span class="muted">${label}</span>${textView(text)}</div>`;
   const listItem = ({ turns, chosen, rejected, probability }) =>

@@ -1,4 +1,3 @@
-// @ts-check
 // The training of reward models: the bar that starts it, and the card of one in progress.
 import { actionButton, progressBar, selectField, setText } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
@@ -6,19 +5,17 @@ import { html } from '../shared/html.js';
 import { operatorNotice, operatorOnly } from '../shared/session.js';
 import { lossFigure } from './chart_set.js';
 
-/** @typedef {import('../api_types').RewardState} RewardState */
-
 const VIEWER_NOTICE = 'Only the operator can train reward models; you can view them.';
 const LOSS_HINT =
   'Loss per update; 0.69 is guessing. The validation fit leaves out some prompts and is tested on them. If the ' +
   'adapter helps, a final fit uses all labels.';
 
-/** The source that a training learns from unless another one was chosen. @param {RewardState} state */
+/** The source that a training learns from unless another one was chosen. @param {lab.RewardState} state */
 export const proposedSource = ({ labels }) => (labels.simulated > labels.human ? 'simulated' : 'human');
 
 /**
  * When the next reward model is trained from these labels.
- * @param {RewardState} state @param {'human' | 'simulated'} source
+ * @param {lab.RewardState} state @param {'human' | 'simulated'} source
  */
 export function nextTrainingText(state, source) {
   if (state.job) return state.job.status_text;
@@ -32,7 +29,7 @@ export function nextTrainingText(state, source) {
 const buttonText = ({ job }) => (job ? (job.running ? 'Training …' : 'Waiting …') : 'Train reward model');
 
 /**
- * @param {RewardState} state
+ * @param {lab.RewardState} state
  * @param {{ source: 'human' | 'simulated', error: string, estimate: string, isDemo: boolean }} view
  * @param {Record<'train' | 'trainAsVisitor' | 'cancel', () => void> & { chooseSource: (source: string) => void }} act
  */
@@ -91,7 +88,7 @@ export function trainingCard(charts, losses) {
   </div>`;
 }
 
-/** @param {any} card @param {import('../api_types').Training} job */
+/** @param {any} card @param {lab.Training} job */
 export function updateTraining(card, job, charts) {
   const share = Math.round(100 * job.progress);
   const left = timeLeftText(job.eta_s, job.progress, 'about ');

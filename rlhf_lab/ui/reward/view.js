@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Reward model": accuracy, training, what it rewards. A card is redrawn only when its own data has changed.
 import { requests } from '../shared/api.js';
 import { redraw } from '../shared/dom.js';
@@ -15,8 +14,6 @@ import { calibrationCard, disagreementsCard, hasCalibration, lossesCard, scoreHi
 import { proposedSource, trainingBar, trainingCard, updateTraining } from './training.js';
 import { WordScores } from './words.js';
 
-/** @typedef {import('../api_types').RewardState} RewardState */
-/** @type {import('../api_types').RewardRequests} */
 const api = requests('reward');
 
 const NEWEST = 'newest';
@@ -32,9 +29,9 @@ class RewardScreen {
     this.form = nativeForm({ element, props, trigger, watch }, (settings) => this.estimate(settings));
     this.charts = new ChartSet(props.data);
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
-    this.state = /** @type {RewardState | null} */ (null);
-    this.report = /** @type {import('../api_types').RewardReport | null} */ (null); // of the shown model
-    this.check = /** @type {import('../api_types').CheckView | null} */ (null); // of the shown model
+    this.state = /** @type {lab.RewardState | null} */ (null);
+    this.report = /** @type {lab.RewardReport | null} */ (null); // of the shown model
+    this.check = /** @type {lab.CheckView | null} */ (null); // of the shown model
     this.checkError = '';
     this.chosenId = null; // the selected model or NEWEST; null: the one that a new run learns from
     this.source = null; // the chosen label source; null: the one with more labels
@@ -266,7 +263,7 @@ const scoresHiddenCard = (reason) =>
     <p class="lab-notice" data-do="scores-hidden">${reason}</p>
   </div>`;
 
-/** @param {RewardState} state */
+/** @param {lab.RewardState} state */
 function introCard({ labels }) {
   const missing = Math.max(0, labels.goals.human - labels.human);
   return html`<div class="lab-card lab-empty" data-do="empty">

@@ -1,4 +1,3 @@
-// @ts-check
 // The card "Words that raise or lower the score": a text of the labels or of one's own, scored token by token.
 import { actionButton, conversationField, setText } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
@@ -44,7 +43,7 @@ export class WordScores {
     this.shown += 1;
   }
 
-  /** @param {import('../api_types').RewardReport} report */
+  /** @param {lab.RewardReport} report */
   card(report) {
     const texts = report.example_texts;
     this.model = report.id;

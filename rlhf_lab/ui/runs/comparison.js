@@ -1,4 +1,3 @@
-// @ts-check
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
 import { countAxis, drawChart } from '../shared/charts.js';
 import { selectField, setOptions } from '../shared/dom.js';
@@ -7,20 +6,17 @@ import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { scrollingTable } from './elements.js';
 
-/** @typedef {import('../api_types').Comparison} Reply */
-/** @typedef {import('../api_types').ComparedRun} ComparedRun */
-
 const MAX_NAME_CHARS = 60;
 const MAX_MARKED_POINTS = 150;
 
 export class Comparison {
-  /** @param {import('../api_types').RunsRequests} api */
+  /** @param {lab.RunsRequests} api */
   constructor(api, data) {
     this.api = api;
     this.data = data;
     this.metric = 'objective/scores';
     this.slots = /** @type {Map<number, number>} */ (new Map()); // run id -> color
-    this.reply = /** @type {Reply | null} */ (null);
+    this.reply = /** @type {lab.Comparison | null} */ (null);
     this.onMetric = () => {}; // called after another metric was chosen
     this.card = html`<section class="lab-card compare" aria-label="compare runs" hidden>
       <div class="lab-row">
@@ -75,12 +71,12 @@ export class Comparison {
     if (goldTraces.length) this.plot('.plot.gold', goldTraces, '√KL (√nats)', "gold (judge's points)", 'gold');
   }
 
-  /** @param {ComparedRun} run */
+  /** @param {lab.ComparedRun} run */
   nameOf(run) {
     return html`<i class="swatch" data-slot=${this.slots.get(run.id) + 1}></i>${run.id} ${run.name}`;
   }
 
-  /** @param {ComparedRun} run */
+  /** @param {lab.ComparedRun} run */
   colorOf(run) {
     const series = `--series-${this.slots.get(run.id) + 1}`;
     return getComputedStyle(this.card).getPropertyValue(series).trim();
@@ -88,7 +84,7 @@ export class Comparison {
 
   // ---- charts
 
-  /** @param {ComparedRun[]} runs */
+  /** @param {lab.ComparedRun[]} runs */
   drawMetric(runs) {
     const { metric } = this.reply;
     const [title, unit] = titleOf(this.data.titles, metric) || [metric, ''];
@@ -103,7 +99,7 @@ export class Comparison {
     this.plot('.plot.wide', traces, 'step', `${title}${unit ? ` (${unit})` : ''}`, metric, countAxis(lastStep));
   }
 
-  /** @param {ComparedRun[]} runs @param {'score' | 'gold'} name */
+  /** @param {lab.ComparedRun[]} runs @param {'score' | 'gold'} name */
   frontiers(runs, name) {
     return runs
       .map((run) => ({ run, points: run[`${name}_frontier`] }))
@@ -117,7 +113,7 @@ export class Comparison {
   }
 
   // hover: plotly's template of the text at a point.
-  /** @param {ComparedRun} run */
+  /** @param {lab.ComparedRun} run */
   trace(run, points, hover) {
     const name = plotlyText(run.name, MAX_NAME_CHARS) + (run.outside_file ? ' (made elsewhere)' : '');
     return {
@@ -148,7 +144,7 @@ export class Comparison {
     this.part('.about').textContent = definitionOf(drawn);
   }
 
-  /** @param {ComparedRun[]} runs */
+  /** @param {lab.ComparedRun[]} runs */
   differences(runs) {
     const { setting_differences: differences } = this.reply;
     if (runs.length < 2 || runs.length < this.reply.runs.length) return '';

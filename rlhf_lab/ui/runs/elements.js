@@ -1,4 +1,3 @@
-// @ts-check
 // Elements that several parts of "Runs & data" show.
 import { tableHead } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
@@ -16,7 +15,7 @@ export const operatorHint = (text) =>
   operatorNotice(`${text} Open the operator's link, or enter the operator's secret under Project.`);
 
 // Saves a written file, and offers it in a notice, for a browser that asks first or refuses. name: of the link.
-/** @param {HTMLElement} notice @param {import('../api_types').Download} download @param {string} name */
+/** @param {HTMLElement} notice @param {lab.Download} download @param {string} name */
 export function offerDownload(notice, download, name) {
   const link = html`<a class="lab-button small" href=${download.address} download=${download.name} data-do=${name}>
     Save it again

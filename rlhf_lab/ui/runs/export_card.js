@@ -1,12 +1,9 @@
-// @ts-check
 // The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
 import { actionButton, optionList, showNotice } from '../shared/dom.js';
 import { displayName } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { offerDownload } from './elements.js';
-
-/** @typedef {import('../api_types').RunsOverview} RunsOverview */
 
 const EXPORT_MS = 60 * 60_000; // time limit of an export
 const PROGRESS_MS = 500;
@@ -43,7 +40,7 @@ const LABEL_OPTIONS = [
 
 export class ExportCard {
   // notice: moves below the card when it is used
-  /** @param {import('../api_types').RunsRequests} api @param {HTMLElement} notice */
+  /** @param {lab.RunsRequests} api @param {HTMLElement} notice */
   constructor(api, notice) {
     this.api = api;
     this.notice = notice;
@@ -59,7 +56,7 @@ export class ExportCard {
   }
 
   // Draws the card if what it offers has changed; choices are kept.
-  /** @param {RunsOverview} overview */
+  /** @param {lab.RunsOverview} overview */
   update(overview) {
     const { project, labels, annotators, reward_models: models } = overview;
     const runs = overview.runs.filter((run) => !run.outside_file);

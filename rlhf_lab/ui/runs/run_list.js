@@ -1,12 +1,8 @@
-// @ts-check
 // The list of runs of the screen "Runs & data".
 import { actionButton, deleteConfirmation, nameField, progressBar, sparkline, tableHead } from '../shared/dom.js';
 import { formatNumber, momentText } from '../shared/format.js';
 import { html } from '../shared/html.js';
 import { operatorOnly, showRun } from '../shared/session.js';
-
-/** @typedef {import('../api_types').RunsOverview} RunsOverview */
-/** @typedef {import('../api_types').RunRow} RunRow */
 
 const STATUS_STYLES = {
   running: 'accent',
@@ -23,7 +19,7 @@ const COLUMNS = [
 ]; // prettier-ignore
 
 // screen: the Runs of view.js, which has the compared runs and the row that is being edited, and acts.
-/** @param {RunsOverview} overview @param {any} screen */
+/** @param {lab.RunsOverview} overview @param {any} screen */
 export function runList(overview, screen) {
   if (!overview.runs.length) {
     return html`<div class="lab-card lab-empty" role="status">
@@ -51,7 +47,7 @@ export function runList(overview, screen) {
 const unlistedView = ({ unlisted_count: count, lab_command: command }) =>
   html`<p class="muted">${count} older runs are not listed; <code>${command} runs</code> lists all of them.</p>`;
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function row(run, screen) {
   const figure = (label, value) => html`<td class="figure" data-words=${label}>${value}</td>`;
   return html`<tr data-run=${run.id}>
@@ -69,14 +65,14 @@ function row(run, screen) {
   </tr>`;
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function status(run) {
   if (run.outside_file)
     return html`<span class="lab-badge warn" title="only its metrics are here">made elsewhere</span>`;
   return html`<span class="lab-badge ${STATUS_STYLES[run.status]}" title=${run.message || null}>${run.status}</span>`;
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function compareBox(run, screen) {
   const slot = screen.slots.get(run.id);
   const choose = (event) => screen.choose(run.id, event.target.checked);
@@ -89,7 +85,7 @@ function compareBox(run, screen) {
   </label>`;
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function name(run, screen) {
   const rename = html`<button
     type="button" class="plain" title="rename" aria-label="rename run ${run.id}, ${run.name}" data-do="run-rename"
@@ -102,14 +98,14 @@ function name(run, screen) {
     ${run.message && run.status === 'failed' && html`<p class="muted message">${run.message}</p>`}`;
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function newName(run, screen) {
   const label = `new name of run ${run.id}`;
   const save = (text) => screen.rename(run.id, text);
   return nameField(run.name, label, 'run-name', { 'data-run': run.id }, save, () => screen.stopEditing());
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function progress(run) {
   return html`<div>${run.step} of ${run.total_steps}</div>
     ${progressBar(`steps of run ${run.id}`, run.step, run.total_steps)}`;
@@ -122,7 +118,7 @@ function scoreSparkline(values) {
   return sparkline(values, (value) => 25 - (22 * (value - low)) / (high - low || 1), { 'aria-hidden': 'true' });
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function actions(run, screen) {
   const button = (name, label, onclick, style, attributes) =>
     actionButton(name, label, onclick, `small ${style}`, { 'data-run': run.id, ...attributes });
@@ -139,7 +135,7 @@ function actions(run, screen) {
   </div>`;
 }
 
-/** @param {RunRow} run */
+/** @param {lab.RunRow} run */
 function deletion(run, screen) {
   const question = `Delete run ${run.id} permanently?`;
   const confirm = () => screen.remove(run.id);

@@ -1,4 +1,3 @@
-// @ts-check
 // The runs that are compared, as a Map from the id of a run to the number of its color.
 
 /** @param {Map<number, number>} slots @param {number} max number of colors */

@@ -1,4 +1,3 @@
-// @ts-check
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
@@ -11,8 +10,6 @@ import { ExportCard } from './export_card.js';
 import { runList } from './run_list.js';
 import { freeSlot, nextSlots } from './slots.js';
 
-/** @typedef {import('../api_types').RunsOverview} RunsOverview */
-/** @type {import('../api_types').RunsRequests} */
 const api = requests('runs');
 const POLL_MS = 2000;
 
@@ -24,7 +21,7 @@ class Runs {
   constructor(root, data) {
     this.root = root;
     this.data = data;
-    this.overview = /** @type {RunsOverview | null} */ (null);
+    this.overview = /** @type {lab.RunsOverview | null} */ (null);
     this.slots = /** @type {Map<number, number>} */ (new Map()); // run id -> color of the compared runs
     this.editing = null; // {run, part: 'name' or 'delete'}; while it is set, the list is not drawn again
     this.notice = html`<p class="lab-notice" role="status" hidden data-do="runs-notice"></p>`;
@@ -61,7 +58,7 @@ class Runs {
     this.update().catch(() => {});
   }
 
-  /** @param {RunsOverview} overview */
+  /** @param {lab.RunsOverview} overview */
   receive(overview) {
     const before = this.overview?.project === overview.project ? this.overview.runs.map((run) => run.id) : null;
     const ids = overview.runs.map((run) => run.id);

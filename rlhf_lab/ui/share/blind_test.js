@@ -1,4 +1,3 @@
-// @ts-check
 // The blind test of a shared page: the reader judges pairs, sees the result, and can save the votes for the lab.
 import { actionButton, promptView, redraw, textView } from '../shared/dom.js';
 import { formatPercent, plural } from '../shared/format.js';

@@ -1,4 +1,3 @@
-// @ts-check
 // A recorded run as a page of its own, without a lab and without a network: ui/share/page.py puts this script, the
 // modules that it imports and the data into one file.
 import { BlindTest } from './blind_test.js';
@@ -15,12 +14,12 @@ import { TokenView } from '../train/token_view.js';
  * The data of the page, `Recording` of recording.py.
  * @typedef {{
  *   title: string, recorded_at: number, model: string, prompt_set: string, algorithm: string,
- *   feed: import('../api_types').FeedReply, curves: { metric: string, title: string, unit: string }[],
- *   samples: Record<string, import('../api_types').StepSamples>,
- *   tokens: Record<string, import('../api_types').TokenView>,
+ *   feed: lab.FeedReply, curves: { metric: string, title: string, unit: string }[],
+ *   samples: Record<string, lab.StepSamples>,
+ *   tokens: Record<string, lab.TokenView>,
  *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
  *   accuracy: number[] | null, labelled_by: string[], blind_test: string, definitions: Record<string, string>,
- *   has_tested_pairs: boolean, ranking: import('../api_types').Ranking | null,
+ *   has_tested_pairs: boolean, ranking: lab.Ranking | null,
  *   pairs: { prompt: string, turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
  * }} Recording
  */

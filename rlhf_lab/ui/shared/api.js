@@ -1,4 +1,3 @@
-// @ts-check
 // Requests to the lab: the counterpart of api.py.
 import { annotatorName, operatorHeader } from './session.js';
 
@@ -18,7 +17,7 @@ export class RequestError extends Error {
 // The requests of a screen by name: await requests('chat').ask({turns}). A failed one throws a RequestError.
 // requests('chat').options.ifChanged({run}) is null if the reply is the same as the last time. Each request names the
 // project of the screen's last reply, so that an action is refused after another project was opened.
-/** @param {string} screen @returns {any} see api_types.d.ts */
+/** @template {keyof lab.Screens} S @param {S} screen @returns {lab.Screens[S]} see api_types.d.ts */
 export function requests(screen) {
   const revisions = {};
   const functions = {};
@@ -28,7 +27,7 @@ export function requests(screen) {
     if (Number.isInteger(answer.reply?.project)) shownProject = answer.reply.project;
     return answer;
   };
-  return new Proxy(functions, {
+  const proxy = new Proxy(functions, {
     get(_, name) {
       if (functions[name]) return functions[name];
       const path = `${screen}/${String(name)}`;
@@ -41,6 +40,7 @@ export function requests(screen) {
       return functions[name];
     },
   });
+  return /** @type {any} */ (proxy);
 }
 
 async function post(path, payload, timeoutMs, revision = '') {

@@ -1,4 +1,3 @@
-// @ts-check
 // What all charts share: colours, size, ticks.
 import { palette } from './dom.js';
 import { plotlyText } from './format.js';

@@ -61,7 +61,7 @@ export function openDialog(name, content) {
 // Draws the contents of an element again. The focus, with the caret of a text, stays on the control with the same data
 // attributes.
 export function keepFocus(root, draw) {
-  const before = root.contains(document.activeElement) ? document.activeElement : null;
+  const before = /** @type {any} */ (root.contains(document.activeElement) ? document.activeElement : null);
   const focused = Object.entries(before?.dataset ?? {});
   const caret = [before?.selectionStart, before?.selectionEnd];
   draw();
@@ -211,6 +211,7 @@ const MIN_TEXT_PX = 40;
 const COMFORTABLE_TEXT_PX = 128; // five lines
 
 // Divides `room` between two texts of these heights: a text that needs less than half leaves the rest to a longer one.
+/** @param {number[]} heights @param {number} room */
 export function shareHeight([first, second], room) {
   const half = Math.floor(room / 2);
   if (first > half && second <= half) return [room - second, second];

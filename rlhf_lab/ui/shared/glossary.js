@@ -1,4 +1,3 @@
-// @ts-check
 // Words and metrics with a definition. A click, a touch or the Enter key opens it; a resting mouse or the Tab key shows
 // a preview, which does not take clicks. There is one card for all. The definitions are those of docs/METRICS.md and
 // come with the header.

@@ -1,4 +1,3 @@
-// @ts-check
 // Elements from templates: html`<button class="lab-button" onclick=${send}>${label}</button>`.
 //
 // A value between tags becomes text, never markup; an element or a list of values is inserted; null and false leave it

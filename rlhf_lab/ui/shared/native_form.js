@@ -1,4 +1,3 @@
-// @ts-check
 // The Gradio fields that belong to a widget: the counterpart of Form in forms.py.
 
 /**

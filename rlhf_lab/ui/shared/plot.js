@@ -1,4 +1,3 @@
-// @ts-check
 // Small charts without a library: SVG that scales with its element and prints.
 import { svg } from './dom.js';
 import { formatNumber } from './format.js';

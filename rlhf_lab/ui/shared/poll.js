@@ -56,7 +56,7 @@ export function poll(element, update, ms) {
 const reasons = new Map();
 function showReason() {
   for (const element of reasons.keys()) if (!element.isConnected) reasons.delete(element);
-  const header = document.querySelector('.lab-header');
+  const header = /** @type {HTMLElement | null} */ (document.querySelector('.lab-header'));
   const shown = [...reasons.keys()].find((element) => element.offsetParent !== null);
   if (shown && header) header.dataset.reason = reasons.get(shown);
   else header?.removeAttribute('data-reason');

@@ -12,7 +12,8 @@ export function newUuid() {
   return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
 }
 export function annotatorName() {
-  let name = document.querySelector('meta[name=lab-visitor]')?.content || localStorage.getItem(ANNOTATOR_KEY);
+  const meta = /** @type {HTMLMetaElement | null} */ (document.querySelector('meta[name=lab-visitor]'));
+  let name = meta?.content || localStorage.getItem(ANNOTATOR_KEY);
   if (!name) {
     name = `visitor-${newUuid().slice(0, 8)}`;
     localStorage.setItem(ANNOTATOR_KEY, name);
@@ -61,14 +62,17 @@ export const judgeHint = (comma = ',') =>
 export function setOperator(now) {
   operator = now;
   document.body.classList.toggle('lab-guest', !now);
-  for (const fieldset of document.querySelectorAll('fieldset.lab-operator')) {
+  for (const node of document.querySelectorAll('fieldset.lab-operator')) {
+    const fieldset = /** @type {HTMLFieldSetElement} */ (node);
     fieldset.disabled = !now;
     fieldset.title = now ? '' : OPERATOR_ONLY;
   }
 }
 
 export function openTab(name) {
-  [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.textContent.trim() === name)?.click();
+  /** @type {NodeListOf<HTMLElement>} */
+  const tabs = document.querySelectorAll('button[role=tab]');
+  [...tabs].find((tab) => tab.textContent.trim() === name)?.click();
 }
 
 // Sends a file of the operator, or a part of one; returns where the lab has it.
@@ -136,7 +140,7 @@ const isShortFor = (word, slug) =>
 document.addEventListener(
   'click',
   (event) => {
-    const tab = event.target.closest?.('[role=tab]');
+    const tab = /** @type {any} */ (event.target).closest?.('[role=tab]');
     if (!tab) return;
     if (tabSlug(tab) !== currentTab()) location.hash = tabSlug(tab);
     if (tab.getAttribute('aria-selected') !== 'true') {

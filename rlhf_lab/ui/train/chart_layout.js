@@ -1,4 +1,3 @@
-// @ts-check
 // Parts of plotly's layout of a live curve.
 import { plotlyText } from '../shared/format.js';
 

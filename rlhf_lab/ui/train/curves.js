@@ -1,4 +1,3 @@
-// @ts-check
 // The curves of a run: those that every run has, its reward terms, and metrics that a person adds.
 import { chartConfig, chartTheme, integerTick, sizeObserver } from '../shared/charts.js';
 import { optionList, palette, selectField } from '../shared/dom.js';
@@ -6,9 +5,6 @@ import { formatNumber } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
 import { axisRanges, changeMarkers, lineMode } from './chart_layout.js';
-
-/** @typedef {import('../api_types').FeedReply} FeedReply */
-/** @typedef {import('../api_types').StaticState} StaticState */
 
 const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested again, thinned
 const FIRST_CHARTS = 4; // in view when the screen opens
@@ -23,7 +19,7 @@ const EXPLANATION =
 export class Curves {
   /**
    * @param {{ curves: any[], layout: any, config: any }} data of the widget
-   * @param {(metric: string) => Promise<import('../api_types').MetricPoints>} fetchMetric
+   * @param {(metric: string) => Promise<lab.MetricPoints>} fetchMetric
    * @param {(step: number) => void} onStep a point was clicked
    * @param {HTMLElement} details of the run, placed after the first charts
    */
@@ -62,7 +58,7 @@ export class Curves {
   }
 
   /** Returns whether a curve has become so long that all points should be requested again.
-   * @param {FeedReply} reply @param {StaticState} fixed */
+   * @param {lab.FeedReply} reply @param {lab.StaticState} fixed */
   draw(reply, fixed) {
     const hasSteps = reply.last_step > 0;
     this.none.hidden = hasSteps;

@@ -1,11 +1,8 @@
-// @ts-check
 // A setting that can be changed during a run: its field, Set, and Automatic.
 import { actionButton, isKey } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { html } from '../shared/html.js';
-
-/** @typedef {import('../api_types').RunState} RunState */
 
 export class LiveSetting {
   /** @param {string} name @param {(value: string) => void} set */
@@ -48,7 +45,7 @@ export class LiveSetting {
     if (!message) this.isDirty = false;
   }
 
-  /** @param {RunState} run @param {string[]} adapted settings that the run adapts
+  /** @param {lab.RunState} run @param {string[]} adapted settings that the run adapts
    * @param {Record<string, number>} inUse values of the newest step */
   draw(run, adapted, inUse) {
     const { name, input, automatic, setBy } = this;

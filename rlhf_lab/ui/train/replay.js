@@ -1,4 +1,3 @@
-// @ts-check
 // A recorded run that the page plays again. It answers the requests of the screen Train as the lab does, up to the step
 // that its clock has reached, so that Train and the stage draw it like a run that goes on, below a band that says so.
 import { requests } from '../shared/api.js';
@@ -8,10 +7,7 @@ import { poll } from '../shared/poll.js';
 import { openTab, showRun } from '../shared/session.js';
 import { nearest } from './sample_texts.js';
 
-/** @typedef {import('../api_types').Replay} Recording */
-/** @type {import('../api_types').ShareRequests} */
 const share = requests('share');
-/** @type {import('../api_types').TrainRequests} */
 const train = requests('train');
 
 export const REPLAY = 'lab-replay'; // the event: the replay has begun, moved on or ended
@@ -62,7 +58,7 @@ export function replayButton(run, label, style = 'small') {
 }
 
 export class Replay {
-  /** @param {Recording} recording */
+  /** @param {lab.Replay} recording */
   constructor(recording) {
     this.recording = recording;
     this.id = -(count += 1); // of no run
@@ -124,7 +120,7 @@ export class Replay {
 
   /**
    * @param {{ epoch?: string | null, after_step?: number }} known
-   * @returns {Promise<import('../api_types').RunPoll>}
+   * @returns {Promise<lab.RunPoll>}
    */
   async points({ epoch = null, after_step: after = -1 }) {
     const { feed, frames, samples, tokens } = this.recording;

@@ -1,4 +1,3 @@
-// @ts-check
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
 import { actionButton, deleteConfirmation, optionList, selectField, showOutcome } from '../shared/dom.js';
@@ -10,9 +9,6 @@ import { LiveSetting } from './live_setting.js';
 import { openReplay, replayButton } from './replay.js';
 import { droppedText } from './sample_texts.js';
 
-/** @typedef {import('../api_types').FeedReply} FeedReply */
-/** @typedef {import('../api_types').StaticState} StaticState */
-
 export const ACTIVE = ['queued', 'running', 'paused'];
 const RECORDED = 'recorded'; // in the list of runs: the recording that every lab has
 const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
@@ -20,7 +16,7 @@ const STATUS_STYLES = { running: 'accent', paused: 'warn', failed: 'bad', done: 
 export class RunBar {
   /**
    * @param {{
-   *   control: (fields: import('../api_types').RunControl) => Promise<any>,
+   *   control: (fields: lab.RunControl) => Promise<any>,
    *   onControl: () => void,
    *   onPick: (run: number) => void,
    * }} actions
@@ -29,7 +25,7 @@ export class RunBar {
   constructor({ control, onControl, onPick }) {
     this.control = control;
     this.onControl = onControl;
-    this.state = /** @type {FeedReply | null} */ (null); // as last drawn
+    this.state = /** @type {lab.FeedReply | null} */ (null); // as last drawn
     this.isSending = false; // until the run's new state is drawn
     this.sentAction = ''; // what is being sent
     this.settings = {
@@ -152,7 +148,7 @@ export class RunBar {
 
   // ---- drawing
 
-  /** @param {FeedReply} reply @param {StaticState} fixed */
+  /** @param {lab.FeedReply} reply @param {lab.StaticState} fixed */
   draw(reply, fixed) {
     this.state = reply;
     this.isSending = false;
@@ -174,7 +170,7 @@ export class RunBar {
     best.textContent = reply.best_text;
   }
 
-  /** @param {FeedReply} reply */
+  /** @param {lab.FeedReply} reply */
   drawBrake({ brake, run }) {
     this.brake.hidden = !brake;
     if (!brake) return;
@@ -189,7 +185,7 @@ export class RunBar {
     this.brake.classList.toggle('good', brake.state === 'preferred');
   }
 
-  /** @param {StaticState} fixed */
+  /** @param {lab.StaticState} fixed */
   drawLists(fixed) {
     const { run } = this.state;
     this.picker.replaceChildren(
@@ -202,7 +198,7 @@ export class RunBar {
     for (const { name, label } of Object.values(this.settings)) label.hidden = !fixed.live_settings.includes(name);
   }
 
-  /** @param {FeedReply} reply */
+  /** @param {lab.FeedReply} reply */
   drawProgress({ run, eta_s: eta }) {
     const badge = this.part('[data-status]');
     badge.textContent = badge.dataset.status = run.status;

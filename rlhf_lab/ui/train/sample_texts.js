@@ -1,4 +1,3 @@
-// @ts-check
 // Texts of a run beside its curves: what happens now, and its samples.
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
 
@@ -18,7 +17,7 @@ export function activityText(status, text, seconds) {
 
 /**
  * What Stop would drop, as a question; '' if that is little.
- * @param {Pick<import('../api_types').FeedReply, 'run' | 'eta_s'>} state
+ * @param {Pick<lab.FeedReply, 'run' | 'eta_s'>} state
  */
 export function droppedText({ run, eta_s: eta }) {
   const seconds = (eta ?? 0) / Math.max(1, run.total_steps - run.step);

@@ -1,4 +1,3 @@
-// @ts-check
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
 import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
@@ -7,15 +6,13 @@ import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 
-/** @typedef {import('../api_types').SampleRow} SampleRow */
-
 const MAX_CACHED = 50; // steps: a page may show a run of thousands for hours
 
 export class SampleViewer {
   /**
    * @param {number} run
-   * @param {(query: { run: number, step: number }) => Promise<import('../api_types').StepSamples>} fetchSamples
-   * @param {{ onStep: (step: number) => void, onTokens: () => void, onWhy?: (row: SampleRow) => void }} listeners
+   * @param {(query: { run: number, step: number }) => Promise<lab.StepSamples>} fetchSamples
+   * @param {{ onStep: (step: number) => void, onTokens: () => void, onWhy?: (row: lab.SampleRow) => void }} listeners
    *   onStep: another step was selected; onTokens: the button Tokens was pressed; onWhy: the button Which labels?
    */
   constructor(run, fetchSamples, { onStep, onTokens, onWhy = null }) {
@@ -139,10 +136,10 @@ export class SampleViewer {
 }
 
 /**
- * @param {SampleRow} row
+ * @param {lab.SampleRow} row
  * @param {number} step
  * @param {boolean} isFirst whether its words open their definitions
- * @param {((row: SampleRow) => void) | null} onWhy
+ * @param {((row: lab.SampleRow) => void) | null} onWhy
  */
 function sample(row, step, isFirst, onWhy) {
   const showsBase = step !== 0 && row.base_text !== null;

@@ -1,9 +1,5 @@
-// @ts-check
 // The numbers of the token view as texts and colours.
 import { formatFixed, formatNumber } from '../shared/format.js';
-
-/** @typedef {import('../api_types').TokenRow} TokenRow */
-/** @typedef {import('../api_types').TokenScale} TokenScale */
 
 // Values of tokens have the same number of decimals, so that sums can be checked; constants are shown as they were set.
 export function decimals(value) {
@@ -13,7 +9,7 @@ export function decimals(value) {
 
 /**
  * An equation with the numbers of token i; a negative number is in parentheses unless it stands alone.
- * @param {string} equation @param {TokenRow['columns']} columns @param {Record<string, number>} constants
+ * @param {string} equation @param {lab.TokenRow['columns']} columns @param {Record<string, number>} constants
  * @param {number} i
  */
 export function equationText(equation, columns, constants, i) {
@@ -36,7 +32,7 @@ export function probabilityText(logProbability) {
   return percent < 0.1 ? 'under 0.1 %' : `${formatNumber(percent, percent >= 99.95 ? 4 : 3)} %`;
 }
 
-/** @param {Pick<TokenRow, 'score' | 'shaped_score'>} row */
+/** @param {Pick<lab.TokenRow, 'score' | 'shaped_score'>} row */
 export function scoreText({ score, shaped_score: shaped }) {
   if (score === null) return '';
   const text = `score ${formatNumber(score)}`;
@@ -45,7 +41,8 @@ export function scoreText({ score, shaped_score: shaped }) {
     : `${text}, after scaling, limit and penalties ${formatNumber(shaped)}`;
 }
 
-/** The background of a token. @param {number} color from -1 to 1 @param {Pick<TokenScale, 'higher_is_better'>} scale */
+// The background of a token.
+/** @param {number} color from -1 to 1 @param {Pick<lab.TokenScale, 'higher_is_better'>} scale */
 export function background(color, { higher_is_better: isBetter }) {
   const [positive, negative] = isBetter ? ['--lab-good', '--lab-bad'] : ['--lab-left', '--lab-right'];
   const base = color > 0 ? positive : negative;

@@ -1,4 +1,3 @@
-// @ts-check
 // The token view: tokens of the texts that a step learned from, coloured by a value, and the equations of the selected
 // token.
 import { actionButton, promptView, selectField, setOptions } from '../shared/dom.js';
@@ -13,7 +12,7 @@ const CLIPPED_TITLE =
 
 export class TokenView {
   /**
-   * @param {(query: { run: number, step: number }) => Promise<import('../api_types').TokenView>} fetchTokens
+   * @param {(query: { run: number, step: number }) => Promise<lab.TokenView>} fetchTokens
    * @param {(() => number[] | null) | null} steps those with tokens, if they are not all
    */
   constructor(fetchTokens, steps = null) {
@@ -21,7 +20,7 @@ export class TokenView {
     this.fetchTokens = fetchTokens;
     this.run = null;
     this.step = null;
-    this.view = /** @type {import('../api_types').TokenView | null} */ (null);
+    this.view = /** @type {lab.TokenView | null} */ (null);
     this.requestedKey = '';
     this.scrollsWhenLoaded = false;
     this.selected = [0, 0]; // row and token

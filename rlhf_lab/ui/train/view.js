@@ -1,4 +1,3 @@
-// @ts-check
 // A live run: its bar (run_bar.js), curves with a verdict each (curves.js), samples (sample_viewer.js) at the step of
 // one slider, and the token view. A recorded run (replay.js) is drawn in the same way.
 import { requests } from '../shared/api.js';
@@ -14,12 +13,9 @@ import { activityText, nearest } from './sample_texts.js';
 import { SampleViewer } from './sample_viewer.js';
 import { TokenView } from './token_view.js';
 
-/** @typedef {import('../api_types').FeedReply} FeedReply */
-/** @typedef {import('../api_types').RunElsewhere} RunElsewhere */
-/** @type {import('../api_types').TrainRequests} */
 const api = requests('train');
 
-/** @param {import('../api_types').SampleRow} row @param {number} model the reward model that the run uses */
+/** @param {lab.SampleRow} row @param {number} model the reward model that the run uses */
 function askWhichLabels({ prompt, turns, text }, model) {
   setItem(WANTED_TEXT, JSON.stringify({ prompt, turns, text, model, back: { tab: 'Train', scroll: window.scrollY } }));
   openTab('Reward model');
@@ -82,8 +78,8 @@ class TrainScreen {
   forget() {
     this.parts?.curves.remove();
     this.parts = /** @type {null | { bar: RunBar, curves: Curves, samples: SampleViewer, activity: any }} */ (null);
-    this.run = /** @type {import('../api_types').RunState | null} */ (null);
-    this.static = /** @type {import('../api_types').StaticState | null} */ (null);
+    this.run = /** @type {lab.RunState | null} */ (null);
+    this.static = /** @type {lab.StaticState | null} */ (null);
     this.known = { epoch: null, after_step: -1, static_id: null, revision: null }; // of the last reply
     this.activity = null;
   }
@@ -124,7 +120,7 @@ class TrainScreen {
     this.tokenView.load(this.run.step);
   }
 
-  /** @param {FeedReply} reply */
+  /** @param {lab.FeedReply} reply */
   apply(reply) {
     const isNewRun = this.run?.id !== reply.run.id;
     if (isNewRun) this.forget();
@@ -208,7 +204,7 @@ class TrainScreen {
     setText(activity.lastChild, shown.slice(text.length)); // the clock, which is not read aloud each second
   }
 
-  /** @param {RunElsewhere[]} elsewhere */
+  /** @param {lab.RunElsewhere[]} elsewhere */
   drawEmpty(elsewhere) {
     const shown = JSON.stringify(elsewhere);
     if (this.root.dataset.elsewhere === shown) return;
@@ -228,7 +224,7 @@ class TrainScreen {
     );
   }
 
-  /** @param {RunElsewhere} run */
+  /** @param {lab.RunElsewhere} run */
   runElsewhere({ id, name, project, status }) {
     const stop = async (event) => {
       event.target.disabled = true;

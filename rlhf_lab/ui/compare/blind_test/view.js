@@ -1,4 +1,3 @@
-// @ts-check
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
@@ -10,8 +9,6 @@ import { operatorNotice, operatorOnly } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
 import { othersText } from '../texts.js';
 
-/** @typedef {import('../../api_types').TestState} TestState */
-/** @type {import('../../api_types').BlindTestRequests} */
 const api = requests('blind_test');
 
 const DONE = { rename: (name) => `called "${name}"`, end: () => 'ended', delete: () => 'deleted' };
@@ -182,7 +179,7 @@ export class BlindTest extends BlindPairs {
   }
 
   content() {
-    const state = /** @type {TestState} */ (this.state);
+    const state = /** @type {lab.TestState} */ (this.state);
     if (state.id === null) return null;
     if (state.failure) {
       const text = `Its texts could not be written: ${state.failure} Start another one.`;
@@ -227,7 +224,7 @@ export class BlindTest extends BlindPairs {
   }
 }
 
-/** @param {TestState} state */
+/** @param {lab.TestState} state */
 function pairsTable({ rows, model_names: names }) {
   const badges = (row, side) => [
     row.choice === side && html`<span class="lab-badge good">you chose this</span>`,

@@ -1,11 +1,8 @@
-// @ts-check
 // The ranking of a tournament: scores with intervals, and how often each model was preferred to each other one.
 import { tableHead } from '../../shared/dom.js';
 import { formatFixed, plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { scoreText, winShare } from '../texts.js';
-
-/** @typedef {import('../../api_types').Ranking} Ranking */
 
 const ABOUT =
   'A model with score 0 is as good as the base model; with +1 it is preferred to the base in 73 % of pairs, with +2 ' +
@@ -30,7 +27,7 @@ export class RankingView {
     this.drawnKey = '';
   }
 
-  /** @param {Ranking | null | undefined} ranking */
+  /** @param {lab.Ranking | null | undefined} ranking */
   draw(ranking) {
     if (!ranking) {
       this.element.replaceChildren();
@@ -55,7 +52,7 @@ const table = (label, name, head, body) =>
     <table data-do="tournament-${name}">${tableHead(head)}<tbody>${body}</tbody></table>
   </div>`;
 
-/** @param {Ranking} ranking */
+/** @param {lab.Ranking} ranking */
 function scoreTable({ rows }) {
   const hasGold = rows.some((row) => row.gold !== null);
   const body = rows.map(
@@ -72,7 +69,7 @@ function scoreTable({ rows }) {
   return table('ranking', 'ranking', head, body);
 }
 
-/** @param {Ranking} ranking */
+/** @param {lab.Ranking} ranking */
 function winTable({ rows, wins }) {
   const cell = (i, j) => {
     if (i === j) return html`<td></td>`;

@@ -1,4 +1,3 @@
-// @ts-check
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
 import { actionButton, deleteConfirmation, selectField } from '../../shared/dom.js';
@@ -8,8 +7,6 @@ import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/ses
 import { BlindPairs } from '../blind_pairs.js';
 import { RankingView } from './ranking.js';
 
-/** @typedef {import('../../api_types').TournamentState} TournamentState */
-/** @type {import('../../api_types').TournamentRequests} */
 const api = requests('tournament');
 
 const MAX_CONTESTANTS = 8;
@@ -180,7 +177,7 @@ export class Tournament extends BlindPairs {
   }
 
   drawControls() {
-    const { id, ids } = /** @type {TournamentState} */ (this.state);
+    const { id, ids } = /** @type {lab.TournamentState} */ (this.state);
     if (!ids.length) {
       this.controls.replaceChildren();
       return;
@@ -200,7 +197,7 @@ export class Tournament extends BlindPairs {
   }
 
   content() {
-    const state = /** @type {TournamentState} */ (this.state);
+    const state = /** @type {lab.TournamentState} */ (this.state);
     if (state.id === null) return null;
     if (state.failure) {
       return html`<p class="lab-notice bad" role="alert">Its texts could not be written: ${state.failure}</p>`;

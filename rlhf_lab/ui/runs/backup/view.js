@@ -1,4 +1,3 @@
-// @ts-check
 // Section "Backup": download the whole lab as one file; upload a backup, which replaces the lab at its next start.
 import { requests } from '../../shared/api.js';
 import { actionButton, showNotice } from '../../shared/dom.js';
@@ -6,7 +5,6 @@ import { html } from '../../shared/html.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
 import { offerDownload, operatorHint } from '../elements.js';
 
-/** @type {import('../../api_types').BackupRequests} */
 const api = requests('backup');
 const WHOLE_LAB_MS = 15 * 60_000; // time limit of requests that read or write the whole lab
 

@@ -1,10 +1,7 @@
-// @ts-check
 // The copy on the Hub in words.
 import { formatDuration } from '../../shared/format.js';
 
-/** @typedef {import('../../api_types').MirrorStatus} MirrorStatus */
-
-/** @param {MirrorStatus} state */
+/** @param {lab.MirrorStatus} state */
 export function statusText({ repository, problem, age_s: age }) {
   if (!repository) return 'The lab is not saved to the Hub.';
   if (problem) return `Not saved to ${repository}. ${problem}`;
@@ -12,7 +9,7 @@ export function statusText({ repository, problem, age_s: age }) {
   return `Saved to ${repository} ${formatDuration(age)} ago.`;
 }
 
-/** @param {MirrorStatus} state */
+/** @param {lab.MirrorStatus} state */
 export function variableText(state) {
   if (state.is_set_by_variable) {
     const { repository } = state;

@@ -1,4 +1,3 @@
-// @ts-check
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
 import { requests } from '../../shared/api.js';
@@ -9,8 +8,6 @@ import { operatorOnly } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';
 import { statusText, variableText } from './status.js';
 
-/** @typedef {import('../../api_types').MirrorStatus} MirrorStatus */
-/** @type {import('../../api_types').HubMirrorRequests} */
 const api = requests('hub_mirror');
 const POLL_MS = 3000;
 const CHECK_MS = 5 * 60_000; // for requests to the Hub, which may be slow
@@ -30,7 +27,7 @@ export default function mount({ element, props }) {
 class HubMirror {
   constructor(root) {
     this.root = root;
-    this.state = /** @type {MirrorStatus | null} */ (null);
+    this.state = /** @type {lab.MirrorStatus | null} */ (null);
     this.fields = /** @type {Record<string, any>} */ ({}); // the elements by name
   }
 
@@ -133,7 +130,7 @@ class HubMirror {
     this.draw(state);
   }
 
-  /** @param {MirrorStatus} state */
+  /** @param {lab.MirrorStatus} state */
   draw(state) {
     const { fields } = this;
     fields.state.textContent = statusText(state);

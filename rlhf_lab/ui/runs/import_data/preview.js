@@ -1,13 +1,9 @@
-// @ts-check
 // The card "preview" of the section "Import": the first rows, the meaning of the columns, and questions.
 import { actionButton, optionList, promptView, textView } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
 import { html } from '../../shared/html.js';
 import { scrollingTable } from '../elements.js';
 import { countsText, unusedText, withAnswer } from './texts.js';
-
-/** @typedef {import('../../api_types').Preview} Preview */
-/** @typedef {import('../../api_types').ImportQuestion} ImportQuestion */
 
 const TICKS = {
   use_prompts: 'also sample from the new prompts',
@@ -26,7 +22,7 @@ export class PreviewCard {
   }
 
   clear() {
-    this.preview = /** @type {Preview | null} */ (null);
+    this.preview = /** @type {lab.Preview | null} */ (null);
     this.card.hidden = true;
     this.card.replaceChildren();
     this.mapping = {}; // the column of each meaning, as chosen
@@ -41,7 +37,7 @@ export class PreviewCard {
   }
 
   // A question that only the person can answer. It is above the fields, which on a phone are longer than the screen.
-  /** @param {ImportQuestion} question */
+  /** @param {lab.ImportQuestion} question */
   ask({ text, columns, answers }) {
     const notice = html`<p class="lab-notice bad" role="alert" data-do="data-question">${text}</p>`;
     const current = { ...this.preview?.mapping, ...this.mapping };
@@ -56,7 +52,7 @@ export class PreviewCard {
     notice.scrollIntoView({ block: 'nearest' });
   }
 
-  /** @param {Preview} preview */
+  /** @param {lab.Preview} preview */
   show(preview) {
     this.preview = preview;
     const notice = (text, name) => text && html`<p class="lab-notice" data-do=${name}>${text}</p>`;
@@ -163,7 +159,7 @@ export class PreviewCard {
 const meaningLabel = (meaning, field) =>
   html`<label><span class="muted">${meaning.replaceAll('_', ' ')}</span>${field}</label>`;
 
-/** @param {Preview} preview */
+/** @param {lab.Preview} preview */
 function firstRows(preview) {
   const text = (value) => html`<td>${textView(value)}</td>`;
   const rows = preview.first_rows.map(

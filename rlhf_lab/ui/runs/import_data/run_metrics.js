@@ -1,4 +1,3 @@
-// @ts-check
 // The card "Import a run's metrics" of the section "Import": a file with the curves of a run that was made elsewhere.
 import { actionButton, controlsOf, showNotice } from '../../shared/dom.js';
 import { html } from '../../shared/html.js';
@@ -7,7 +6,7 @@ import { tooLargeText } from './texts.js';
 
 const READ_MS = 6 * 60_000; // the lab stops reading after five minutes
 
-/** @param {import('../../api_types').ImportDataRequests} api */
+/** @param {lab.ImportDataRequests} api */
 export function runMetricsCard(api, data) {
   const notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="run-metrics-notice"></p>`;
   const choose = () => fields.file.click();
@@ -58,7 +57,7 @@ export function runMetricsCard(api, data) {
   return card;
 }
 
-/** @param {import('../../api_types').ImportDataRequests} api @param {File} file */
+/** @param {lab.ImportDataRequests} api @param {File} file */
 async function importFile(api, data, file, fields, showProgress) {
   if (file.size > data.max_bytes) throw new Error(tooLargeText(file, `${data.lab_command} import-run`));
   showProgress('Sending the file …');

@@ -1,9 +1,5 @@
-// @ts-check
 // Texts of the section "Import", and the person's answers.
 import { formatBytes, plural } from '../../shared/format.js';
-
-/** @typedef {import('../../api_types').Preview} Preview */
-/** @typedef {import('../../api_types').ImportRecord} ImportRecord */
 
 const MAX_UNUSED = 12;
 
@@ -17,7 +13,7 @@ export function withAnswer(answers, answer) {
 export const tooLargeText = ({ name, size }, command) =>
   `${name} has ${formatBytes(size)}. Import it with: ${command} FILE`;
 
-/** @param {Preview} preview */
+/** @param {lab.Preview} preview */
 export function countsText({ rows, votes, prompts, people, layout, choices }) {
   const counts = Object.entries(choices).map(([name, count]) => `${count} ${name.replace('_', ' ')}`);
   return (
@@ -33,7 +29,7 @@ export const unusedText = (columns) =>
     : '';
 
 // What is left of an import.
-/** @param {ImportRecord} item */
+/** @param {lab.ImportRecord} item */
 export function contentsText(item) {
   if (!item.votes && !item.pairs) return 'contained nothing new';
   const part = (left, total, noun) =>
@@ -43,7 +39,7 @@ export function contentsText(item) {
 }
 
 // Whether something is left that an undo would remove. One that was interrupted is repeated.
-/** @param {ImportRecord} item */
+/** @param {lab.ImportRecord} item */
 export function canBeUndone(item) {
   return Boolean(item.votes_left || (item.pairs_left && !item.taken_back_at));
 }

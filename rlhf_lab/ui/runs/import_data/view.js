@@ -1,4 +1,3 @@
-// @ts-check
 // Section "Import": choose a file or Hub data set of preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
 import { actionButton, controlsOf, deleteConfirmation, redraw, showNotice } from '../../shared/dom.js';
@@ -11,9 +10,6 @@ import { PreviewCard } from './preview.js';
 import { runMetricsCard } from './run_metrics.js';
 import { canBeUndone, contentsText, tooLargeText } from './texts.js';
 
-/** @typedef {import('../../api_types').ImportList} ImportList */
-/** @typedef {import('../../api_types').ImportRecord} ImportRecord */
-/** @type {import('../../api_types').ImportDataRequests} */
 const api = requests('import_data');
 const POLL_MS = 4000;
 const READ_MS = 6 * 60_000; // the lab stops reading after five minutes
@@ -32,7 +28,7 @@ class ImportData {
     this.isUploading = false;
     this.isChanging = false; // something is being imported or undone
     this.requestCount = 0;
-    this.list = /** @type {ImportList | null} */ (null); // of the imports
+    this.list = /** @type {lab.ImportList | null} */ (null); // of the imports
     this.confirming = null; // {id, summary} of the import whose undo is to be confirmed
     this.notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="data-notice"></p>`;
     this.imports = html`<section class="lab-card past" aria-label="what was imported" hidden></section>`;
@@ -216,7 +212,7 @@ class ImportData {
     redraw(this.imports, html`<h3>Imported so far</h3><ul>${imports.map((item) => this.importRow(item))}</ul>`);
   }
 
-  /** @param {ImportRecord} item */
+  /** @param {lab.ImportRecord} item */
   importRow(item) {
     const by = item.who && `, by ${displayName(item.who)}`;
     const undone = html`<span class="muted">${item.votes_left ? ' (only partly undone)' : ' (undone)'}</span>`;
@@ -230,7 +226,7 @@ class ImportData {
     </li>`;
   }
 
-  /** @param {ImportRecord} item */
+  /** @param {lab.ImportRecord} item */
   undoButton(item) {
     const ask = async () => {
       const payload = { import_id: item.id, project: this.list.project };
@@ -244,7 +240,7 @@ class ImportData {
     return operatorOnly(actionButton('data-back', 'Undo import', ask, 'small', attributes));
   }
 
-  /** @param {ImportRecord} item */
+  /** @param {lab.ImportRecord} item */
   undoConfirmation(item) {
     const payload = { import_id: item.id, project: this.list.project };
     const undo = async () => {

@@ -1,7 +1,4 @@
-// @ts-check
 // What the figures of the section "Quality of the labels" mean.
-
-/** @typedef {import('../../api_types').AnnotatorRow} AnnotatorRow */
 
 /** @param {number | null} alpha */
 export function alphaMeaning(alpha) {
@@ -18,7 +15,7 @@ export function alphaMeaning(alpha) {
 }
 
 // What is unusual about an annotator, where the interval rules out chance. alpha: of everybody.
-/** @param {AnnotatorRow} person @param {number | null} alpha */
+/** @param {lab.AnnotatorRow} person @param {number | null} alpha */
 export function remarks(person, alpha) {
   const { left, ties, seconds, alpha_without: alphaWithout } = person;
   return [

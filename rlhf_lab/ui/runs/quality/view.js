@@ -1,4 +1,3 @@
-// @ts-check
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, unlikely labels.
 import { requests } from '../../shared/api.js';
 import { actionButton, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
@@ -10,9 +9,6 @@ import { operatorOnly } from '../../shared/session.js';
 import { scrollingTable } from '../elements.js';
 import { alphaMeaning, remarks } from './remarks.js';
 
-/** @typedef {import('../../api_types').QualityFigures} QualityFigures */
-/** @typedef {import('../../api_types').AnnotatorRow} AnnotatorRow */
-/** @type {import('../../api_types').QualityRequests} */
 const api = requests('quality');
 const POLL_MS = 4000;
 const SOURCES = [
@@ -37,7 +33,7 @@ class Quality {
   constructor(root, heaviest) {
     this.root = root;
     this.heaviest = heaviest; // the largest weight
-    this.figures = /** @type {QualityFigures | null} */ (null);
+    this.figures = /** @type {lab.QualityFigures | null} */ (null);
     this.source = null; // as chosen; null until then
     this.trend = 'with_others'; // the metric in the table
     this.isActing = false;
@@ -134,7 +130,7 @@ class Quality {
     return selectField('quality-trend', 'what to show over time', choose, items, this.trend);
   }
 
-  /** @param {AnnotatorRow} person */
+  /** @param {lab.AnnotatorRow} person */
   annotatorRow(person) {
     const name = displayName(person.name);
     const share = (rate, word) =>
@@ -222,7 +218,7 @@ class Quality {
   }
 }
 
-/** @param {QualityFigures} figures */
+/** @param {lab.QualityFigures} figures */
 function agreementView(figures) {
   const interval = intervalOf(figures.agreement);
   const measured = Object.keys(TREND_METRICS).filter((key) => figures.time_buckets.some((b) => b[key] !== null));

@@ -1,4 +1,3 @@
-// @ts-check
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
 import { requests } from '../../shared/api.js';
 import { actionButton, fillProposed, setText, showNotice } from '../../shared/dom.js';
@@ -7,8 +6,6 @@ import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { showRun } from '../../shared/session.js';
 
-/** @typedef {import('../../api_types').DemoState} DemoState */
-/** @type {import('../../api_types').DemoRunRequests} */
 const api = requests('demo_run');
 const ESTIMATE_DELAY_MS = 400;
 
@@ -99,7 +96,7 @@ class DemoRun {
     }, ESTIMATE_DELAY_MS);
   }
 
-  /** @param {DemoState} state */
+  /** @param {lab.DemoState} state */
   draw(state) {
     if (this.ownRun !== null && state.own_run === null) this.estimate(); // a run has ended, so its times are known
     this.ownRun = state.own_run;

@@ -1,4 +1,3 @@
-// @ts-check
 // The elements of the form that starts a run.
 import { actionButton, isKey, optionList } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
@@ -6,9 +5,7 @@ import { html } from '../../shared/html.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
 import { missingModelText } from './texts.js';
 
-/** @typedef {import('../../api_types').StartOptions} StartOptions */
-
-/** While there is no reward model. @param {StartOptions} state @param {() => void} startWithout */
+/** While there is no reward model. @param {lab.StartOptions} state @param {() => void} startWithout */
 export function missingModelCard(state, startWithout) {
   const isLabelling = !state.training_text && state.labels_missing > 0;
   return html`<div class="lab-card lab-empty" role="status">
@@ -30,7 +27,7 @@ export function collapsedForm(open) {
 }
 
 /**
- * @param {StartOptions} state
+ * @param {lab.StartOptions} state
  * @param {{ presets: { name: string, label: string }[], algorithms: string[], text_file_suffixes: string[] }} data
  * @param {{ model: number, preset: string, algorithm: string, name: string, column: string }} chosen
  * @param {Record<'start' | 'close', () => void> &

@@ -1,9 +1,5 @@
-// @ts-check
 // What the form that starts a run says, and the values that choosing another algorithm leaves in its fields.
 import { formatPercent, plural } from '../../shared/format.js';
-
-/** @typedef {import('../../api_types').StartOptions} StartOptions */
-/** @typedef {import('../../api_types').RewardModelOption} RewardModelOption */
 
 const TERMS_ALONE =
   'Without a reward model the reward is the sum of the reward terms: write them under "All settings of the new run". ' +
@@ -11,7 +7,7 @@ const TERMS_ALONE =
 
 export const startLabel = (algorithm) => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
 
-/** Why there is no reward model yet, and what leads to one. @param {StartOptions} state */
+/** Why there is no reward model yet, and what leads to one. @param {lab.StartOptions} state */
 export function missingModelText(state) {
   if (state.training_text) {
     const progress = state.training_progress;
@@ -23,7 +19,7 @@ export function missingModelText(state) {
 
 /**
  * What the run learns from.
- * @param {StartOptions} state @param {RewardModelOption | undefined} model
+ * @param {lab.StartOptions} state @param {lab.RewardModelOption | undefined} model
  */
 export function sourceText(state, model, algorithm, learnsFromLabels) {
   if (!learnsFromLabels) return model ? model.note : TERMS_ALONE;
@@ -37,7 +33,7 @@ export function sourceText(state, model, algorithm, learnsFromLabels) {
 
 /**
  * What to know about reward models and runs in progress.
- * @param {StartOptions} state @param {RewardModelOption | undefined} model
+ * @param {lab.StartOptions} state @param {lab.RewardModelOption | undefined} model
  */
 export function progressText(state, model) {
   const { default_id: defaultId, default_reason: reason, training_text: training, active_runs: runs } = state;

@@ -1,4 +1,3 @@
-// @ts-check
 // The form that starts a run. All settings are in Gradio's fields below it; choosing a preset fills them in.
 import { requests } from '../../shared/api.js';
 import { keepFocus } from '../../shared/dom.js';
@@ -17,8 +16,6 @@ import {
   usesPretrainingTexts,
 } from './texts.js';
 
-/** @typedef {import('../../api_types').StartOptions} StartOptions */
-/** @type {import('../../api_types').StartRunRequests} */
 const api = requests('start_run');
 const POLL_MS = 2000;
 const ESTIMATE_DELAY_MS = 300;
@@ -34,7 +31,7 @@ class StartRun {
     this.data = props.data;
     this.fields = nativeForm({ element, props, trigger, watch }, (settings) => this.settingsChanged(settings));
     this.container = html`<div><div class="lab-card lab-empty">Loading the reward models …</div></div>`;
-    this.state = /** @type {StartOptions | null} */ (null);
+    this.state = /** @type {lab.StartOptions | null} */ (null);
     this.drawnKey = ''; // of what is on screen
     this.estimatesKey = ''; // of the estimate
     this.algorithm = props.data.algorithms[0]; // of the fields
