@@ -189,11 +189,11 @@ def test_a_recording_plays_to_its_end_and_begins_again(page):
     assert text.startswith("Recording of 30 November 2026: this is a replay, not training.")
 
 
-def test_the_module_of_a_widget_exports_mount(page):
+def test_the_module_of_a_widget_exports_its_screen(page):
     script = "async (name) => typeof (await import(`/${name}`)).default"
-    mounted = {name for name in MODULES if page.evaluate(script, name) == "function"}
+    exported = {name for name in MODULES if page.evaluate(script, name) == "function"}
     views = {name for name in MODULES if name.endswith("/view.js")}
-    assert mounted == views - {"compare/blind_test/view.js", "compare/tournament/view.js"}
+    assert exported == views - {"compare/blind_test/view.js", "compare/tournament/view.js"}
 
 
 SHARED = "async () => { const { %s } = await import('/shared/dom.js'); document.body.replaceChildren(); %s }"

@@ -25,7 +25,7 @@ const { redraw } = await import('/shared/dom.js');
 const show = (classes) => {
   const element = html`<div><div class=${`lab ${classes}`}></div></div>`;
   document.body.replaceChildren(html`<div class="lab-header">header</div>`, element);
-  return element;
+  return element.firstChild;
 };
 const mutationsIn = (node) => {
   const seen = [];
@@ -64,10 +64,10 @@ def test_input_is_kept_while_no_pair_is_ready(run):
         'label/disputed': () => say({ count: 0, prompts: [] }),
         'label/recent_votes': () => say([{ ...vote, adjudication: false }]),
       });
-      const element = show('lab-label');
-      const { default: mount } = await import('/label/view.js');
+      const root = show('lab-label');
+      const { default: Label } = await import('/label/view.js');
       const judge = (name) => ({ name, description: name, prompt_set: name === 'cheerful' ? 'tales' : '' });
-      mount({ element, props: { data: { judges: ['cheerful', 'polite'].map(judge) } } });
+      new Label(root, { judges: ['cheerful', 'polite'].map(judge) });
       await until(() => find('.history'));
       find('.history').open = find('.talks').open = true;
       await until(() => find('.earlier .note'));
@@ -112,9 +112,9 @@ def test_a_change_made_while_a_vote_is_sent_follows_it(run):
         'label/amend': log('amend', say({ ...later, notice: 'Your earlier answer was changed.' })),
       });
       localStorage.clear();
-      const element = show('lab-label');
-      const { default: mount } = await import('/label/view.js');
-      mount({ element, props: { data: { judges: [{ name: 'x', description: '', prompt_set: '' }] } } });
+      const root = show('lab-label');
+      const { default: Label } = await import('/label/view.js');
+      new Label(root, { judges: [{ name: 'x', description: '', prompt_set: '' }] });
       await until(() => find('.lab-label').dataset.open === '1');
       find('[data-do=left]').click();
       find('.history').open = true;
@@ -142,8 +142,8 @@ def test_people_is_redrawn_only_after_a_change(run):
       serve({ 'people/state': () => (asked += 1) && say({ ...state, present }) });
       const { setOperator } = await import('/shared/session.js');
       setOperator(false);
-      const { default: mount } = await import('/people/view.js');
-      mount({ element: show('lab-people'), props: { data: { fields: [], page_command: 'x' } } });
+      const { default: People } = await import('/people/view.js');
+      new People(show('lab-people'), { fields: [], page_command: 'x' });
       await until(() => find('[data-sort=labels]'));
       const title = find('.lab-people h2');
       getSelection().selectAllChildren(title);
@@ -200,10 +200,10 @@ def test_header_notices_are_replaced_only_after_a_change(run):
       };
       const mirror = () => ({ repository: 'a/b', saved_at: 1, age_s: (age += 1), problem: '', is_late: false });
       serve({ 'header/status': () => say({ ...status, mirror: mirror() }) });
-      const { default: mount } = await import('/header/view.js');
-      const element = show('lab-header');
+      const { default: Header } = await import('/header/view.js');
+      const root = show('lab-header');
       document.querySelector('body > .lab-header').remove();
-      mount({ element, props: { data: { definitions: {}, charts: {}, page_command: 'x' } } });
+      new Header(root, { definitions: {}, charts: {}, page_command: 'x' });
       await until(() => find('.lab-header [role=alert]'));
       const notice = find('.lab-header [role=alert]');
       await until(() => age > 2);
@@ -262,9 +262,9 @@ REWARD_MODEL = """
   const { setOperator } = await import('/shared/session.js');
   const open = async () => {
     serve(requests);
-    const { default: mount } = await import('/reward/view.js');
-    const props = { data: { layout: {}, config: {}, is_demo: false } };
-    mount({ element: show('lab-reward'), props, trigger() {}, watch() {} });
+    const { default: RewardScreen } = await import('/reward/view.js');
+    const data = { layout: {}, config: {}, is_demo: false };
+    new RewardScreen(show('lab-reward'), data, { trigger() {}, watch() {} });
     await until(() => find('.check'));
   };
 """
@@ -313,10 +313,10 @@ def test_a_demo_offers_chat_pairs_to_the_operator_only(run):
         'chat/answers': () => say(['a', 'b'].map((text) => ({ ...answer, text }))),
       });
       const { setOperator } = await import('/shared/session.js');
-      const { default: mount } = await import('/chat/view.js');
+      const { default: Chat } = await import('/chat/view.js');
       const offered = async (isDemo, isOperator) => {
         setOperator(isOperator);
-        mount({ element: show('lab-chat'), props: { data: { is_demo: isDemo } } });
+        new Chat(show('lab-chat'), { is_demo: isDemo });
         await until(() => find('[data-do=chat-message]'));
         const hint = text('.examples .muted');
         find('[data-do=chat-beside]').checked = true;
@@ -343,9 +343,9 @@ def test_ticking_a_run_keeps_a_name_being_typed(run):
       });
       const { setOperator } = await import('/shared/session.js');
       setOperator(true);
-      const { default: mount } = await import('/runs/view.js');
+      const { default: Runs } = await import('/runs/view.js');
       const data = { layout: {}, config: {}, max_runs: 6, window: 5, buckets: 9, titles: {} };
-      mount({ element: show('lab-runs'), props: { data } });
+      new Runs(show('lab-runs'), data);
       await until(() => find('[data-do=run-rename]'));
       find('[data-do=run-rename][data-run="2"]').click();
       find('[data-do=run-name]').value = 'a longer name';
@@ -364,9 +364,9 @@ def test_length_buttons_keep_the_focus(run):
       serve({ 'project/state': () => say({ ...state, engine: engine() }) });
       const { setOperator } = await import('/shared/session.js');
       setOperator(true);
-      const { default: mount } = await import('/project/view.js');
+      const { default: Project } = await import('/project/view.js');
       const data = { models: [], prompt_sets: [], suffixes: [], max_bytes: 1, has_secret: false };
-      mount({ element: show('lab-project'), props: { data } });
+      new Project(show('lab-project'), data);
       await until(() => find('[data-do=length-measure]'));
       await pause(100);
       find('[data-do=length-measure]').focus();

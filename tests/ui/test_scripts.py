@@ -118,7 +118,7 @@ def test_a_first_visit_loads_each_module_that_it_needs_once_by_a_relative_addres
     assert addresses[0] == f"{MODULE_FOLDER}/label/first_pair.js"
 
 
-def test_a_widget_mounts_its_module_and_has_its_events():
+def test_a_widget_loads_its_module_and_has_its_events():
     component = widget("runs", "runs/view.js", events=("control", "export"))
     assert module_address("runs/view.js") == f"{MODULE_FOLDER}/runs/view.js"
     assert f"load('{MODULE_FOLDER}/runs/view.js')" in component.js_on_load

@@ -20,12 +20,8 @@ const GO_ON_HINT = 'Press Continue for a longer text, or write a continuation yo
 const END_HINT = 'The model has ended the text. Write how it goes on, or start a new conversation.';
 const DELETION_HINT = 'A conversation is deleted an hour after its last message';
 
-export default function mount({ element, props }) {
-  new Chat(element.querySelector('.lab-chat'), props.data.is_demo).start();
-}
-
-class Chat {
-  constructor(root, isDemo) {
+export default class Chat {
+  constructor(root, { is_demo: isDemo }) {
     this.root = root;
     this.isDemo = isDemo;
     this.fields = /** @type {Record<string, any>} */ ({}); // the controls of the form by name
@@ -36,11 +32,8 @@ class Chat {
     // The answers on screen: {sentAt, models, jobs (null until the lab has accepted the message), answers, firstAt}.
     this.exchange = /** @type {any} */ (null);
     this.isMakingPair = false;
-  }
-
-  start() {
-    this.root.append(html`<div class="lab-card lab-empty" role="status">Loading the models …</div>`);
-    poll(this.root, () => this.update(), POLL_MS);
+    root.append(html`<div class="lab-card lab-empty" role="status">Loading the models …</div>`);
+    poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

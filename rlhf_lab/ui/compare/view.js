@@ -16,11 +16,7 @@ const MAX_RESULTS = 5; // on screen
 const NO_RESULTS =
   'Press Write to see the texts of the models side by side. The last five results are kept while the page is open.';
 
-export default function mount({ element }) {
-  new Compare(element.querySelector('.lab-compare')).start();
-}
-
-class Compare {
+export default class Compare {
   constructor(root) {
     this.root = root;
     this.options = /** @type {lab.CompareOptions | null} */ (null);
@@ -28,11 +24,8 @@ class Compare {
     this.pending = /** @type {any} */ (null); // the comparison being sampled: results.js
     this.finished = /** @type {any[]} */ ([]); // the last ones, newest first
     this.estimatedKey = '';
-  }
-
-  start() {
-    this.root.append(html`<div class="lab-card lab-empty" role="status">Loading the models …</div>`);
-    poll(this.root, () => this.update(), POLL_MS);
+    root.append(html`<div class="lab-card lab-empty" role="status">Loading the models …</div>`);
+    poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

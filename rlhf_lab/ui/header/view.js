@@ -28,19 +28,6 @@ import {
 const api = requests('header');
 const POLL_MS = 1500;
 
-export default function mount({ element, props }) {
-  useDefinitions(props.data.definitions);
-  for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
-  openTabFromAddress(300);
-  window.addEventListener('hashchange', () => openTabFromAddress(50));
-  for (const event of ['scroll', 'resize']) window.addEventListener(event, markMoreTabs, true);
-  window.addEventListener('pagehide', () => {
-    const payload = JSON.stringify({ annotator: annotatorName() });
-    navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
-  });
-  new Header(element.querySelector('.lab-header'), props.data).start();
-}
-
 // Clicks are lost until Gradio listens to them, so this is tried again until the tab is open.
 function openTabFromAddress(tries) {
   const tab = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role=tab]')]).find(
@@ -67,8 +54,17 @@ function setDisplayMode(name, on) {
   window.dispatchEvent(new Event('resize'));
 }
 
-class Header {
+export default class Header {
   constructor(root, data) {
+    useDefinitions(data.definitions);
+    for (const name of ['projector', 'dark']) if (getItem(name)) setDisplayMode(name, getItem(name) === 'on');
+    openTabFromAddress(300);
+    window.addEventListener('hashchange', () => openTabFromAddress(50));
+    for (const event of ['scroll', 'resize']) window.addEventListener(event, markMoreTabs, true);
+    window.addEventListener('pagehide', () => {
+      const payload = JSON.stringify({ annotator: annotatorName() });
+      navigator.sendBeacon('closed', new Blob([payload], { type: 'application/json' }));
+    });
     this.root = root;
     this.data = data; // {definitions, charts, page_command}
     this.status = /** @type {lab.HeaderStatus | null} */ (null);
@@ -80,9 +76,6 @@ class Header {
     this.replayOffer = replayButton(() => null, 'Watch a recorded run');
     this.notices = html`<div class="notices"></div>`;
     this.drawnKey = this.drawnNotices = '';
-  }
-
-  start() {
     const use = (published) => {
       Object.assign(this, published);
       this.draw();
@@ -91,7 +84,7 @@ class Header {
     window.addEventListener('lab-step', (/** @type {any} */ { detail }) =>
       use({ step: { ...detail, at: Date.now() } }),
     );
-    const pollNow = poll(this.root, () => this.update(), POLL_MS);
+    const pollNow = poll(root, () => this.update(), POLL_MS);
     window.addEventListener('hashchange', () => {
       this.draw();
       pollNow(); // the guide depends on the tab

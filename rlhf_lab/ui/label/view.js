@@ -38,12 +38,8 @@ const ACTION_BY_KEY = Object.fromEntries(
 );
 const pairKey = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
 
-export default function mount({ element, props }) {
-  new Label(element.querySelector('.lab-label'), props.data.judges).start();
-}
-
-class Label {
-  constructor(root, judges) {
+export default class Label {
+  constructor(root, { judges }) {
     this.root = root;
     this.judges = judges;
     this.current = /** @type {lab.LabelState | null} */ (null); // the state on screen
@@ -59,10 +55,7 @@ class Label {
     this.isEditing = false; // whether the choice of a text opens the editor
     this.marksDifferences = false; // whether differing words are marked
     this.disputes = /** @type {lab.Disputes} */ ({ count: 0, prompts: [] }); // for experts
-  }
-
-  start() {
-    const { root, sender } = this;
+    const { sender } = this;
     poll(root, () => this.updatePresence(), POLL_MS);
     poll(root, () => this.loadDisputes(), POLL_MS);
     const onKey = (event) => {

@@ -19,11 +19,7 @@ const RECORDED = {
   recording: 'These numbers are recorded.',
 };
 
-export default function mount({ element, props }) {
-  new Learn(element.querySelector('.lab-learn'), props.data).start();
-}
-
-class Learn {
+export default class Learn {
   constructor(root, { experiments }) {
     this.root = root;
     this.last = experimentPage(experiments, (name) => this.startExperiment(name));
@@ -35,11 +31,8 @@ class Learn {
     this.states = {}; // of the pages, by name
     this.wasTouched = false; // whether something was done on the page that is open
     this.solved = new Set(readProgress());
-  }
-
-  start() {
     document.addEventListener('keydown', (event) => this.handleKey(event));
-    this.pollNow = poll(this.root, () => this.update(), POLL_MS);
+    this.pollNow = poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

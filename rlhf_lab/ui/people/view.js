@@ -12,11 +12,7 @@ import { rulesForm } from './rules_form.js';
 const api = requests('people');
 const POLL_MS = 4000;
 
-export default function mount({ element, props }) {
-  new People(element.querySelector('.lab-people'), props.data).start();
-}
-
-class People {
+export default class People {
   constructor(root, settings) {
     this.root = root;
     this.settings = settings; // {fields, page_command}
@@ -29,11 +25,8 @@ class People {
     this.rules = html`<div class="cards"></div>`;
     this.gold = new GoldCard(api, () => this.state.leaderboard);
     this.erasure = new ErasureCard(api);
-  }
-
-  start() {
-    this.root.append(this.cards, this.rules, this.gold.node, this.erasure.node);
-    poll(this.root, () => this.update(), POLL_MS);
+    root.append(this.cards, this.rules, this.gold.node, this.erasure.node);
+    poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

@@ -12,11 +12,7 @@ import { ProjectList } from './project_list.js';
 const api = requests('project');
 const POLL_MS = 2000;
 
-export default function mount({ element, props }) {
-  new Project(element.querySelector('.lab-project'), props.data).start();
-}
-
-class Project {
+export default class Project {
   constructor(root, settings) {
     this.root = root;
     this.running = new Map(); // JSON of an action -> promise of its reply
@@ -28,10 +24,7 @@ class Project {
     this.downloadCard = html`<section class="lab-card fetching" aria-label="download" hidden></section>`;
     this.form = new NewProject(this, settings);
     this.lab = new LabCard(this, settings.has_secret);
-  }
-
-  start() {
-    this.root.append(
+    root.append(
       operatorNotice('Only the operator can open, create and change projects; you can view them.'),
       this.notice,
       this.list.node,
@@ -40,7 +33,7 @@ class Project {
       this.form.node,
       this.lab.node,
     );
-    this.pollNow = poll(this.root, () => this.update(), POLL_MS);
+    this.pollNow = poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

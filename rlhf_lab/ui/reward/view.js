@@ -18,16 +18,12 @@ const api = requests('reward');
 
 const NEWEST = 'newest';
 
-export default function mount(widget) {
-  new RewardScreen(widget).start();
-}
-
-class RewardScreen {
-  constructor({ element, props, trigger, watch }) {
-    this.root = element.querySelector('.lab-reward');
-    this.data = props.data;
-    this.form = nativeForm({ element, props, trigger, watch }, (settings) => this.estimate(settings));
-    this.charts = new ChartSet(props.data);
+export default class RewardScreen {
+  constructor(root, data, widget) {
+    this.root = root;
+    this.data = data;
+    this.form = nativeForm(widget, (settings) => this.estimate(settings));
+    this.charts = new ChartSet(data);
     this.words = new WordScores(api, () => this.root.querySelector('[data-do=tokens]'));
     this.state = /** @type {lab.RewardState | null} */ (null);
     this.report = /** @type {lab.RewardReport | null} */ (null); // of the shown model
@@ -42,11 +38,8 @@ class RewardScreen {
     this.parts = this.partList().map(([name, key, build]) => {
       return { key, build, container: html`<div class="part ${name}-part" hidden></div>` };
     });
-  }
-
-  start() {
-    this.root.append(html`<div class="lab-card lab-empty" role="status">Loading the reward models …</div>`);
-    this.pollNow = poll(this.root, () => this.update(), 1000);
+    root.append(html`<div class="lab-card lab-empty" role="status">Loading the reward models …</div>`);
+    this.pollNow = poll(root, () => this.update(), 1000);
   }
 
   shownModel() {

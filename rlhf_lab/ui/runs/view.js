@@ -13,11 +13,7 @@ import { freeSlot, nextSlots } from './slots.js';
 const api = requests('runs');
 const POLL_MS = 2000;
 
-export default function mount({ element, props }) {
-  new Runs(element.querySelector('.lab-runs'), props.data).start();
-}
-
-class Runs {
+export default class Runs {
   constructor(root, data) {
     this.root = root;
     this.data = data;
@@ -30,10 +26,7 @@ class Runs {
     </section>`;
     this.comparison = new Comparison(api, data);
     this.exports = new ExportCard(api, this.notice);
-  }
-
-  start() {
-    this.root.append(
+    root.append(
       operatorNotice('Only the operator can change runs, train, export and import; you can view and compare.'),
       this.notice,
       this.list,
@@ -42,8 +35,8 @@ class Runs {
     );
     this.comparison.onMetric = () => this.updateSoon();
     onThemeChange(() => this.comparison.drawIfVisible());
-    new IntersectionObserver(() => this.comparison.drawIfVisible()).observe(this.root);
-    poll(this.root, () => this.update(), POLL_MS);
+    new IntersectionObserver(() => this.comparison.drawIfVisible()).observe(root);
+    poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

@@ -24,7 +24,7 @@ MOUNT_SCRIPT = """
 const events = [{events}];  // Gradio looks here for their names
 const load = (address) => import(new URL(address, document.baseURI));
 Promise.all([load('{address}'), {plotly}]).then(
-  ([{ default: mount }]) => mount({ element, props, trigger, watch }),
+  ([{ default: Screen }]) => new Screen(element.querySelector('.lab'), props.data, { element, props, trigger, watch }),
   () => { element.textContent = 'This part of the page did not load. Reload the page.'; },
 );
 """
@@ -35,12 +35,12 @@ LOAD_PLOTLY = f"load('{module_address('shared/charts.js')}').then(({{ loadPlotly
 def widget(
     name: str, script: str, *, events: Sequence[str] = (), charts: bool = False, data: Any = None, label: str = ""
 ) -> gr.HTML:
-    """An empty element that a module fills, which exports `mount({element, props, trigger, watch})`.
+    """An empty element `root` that a module fills: `new Screen(root, data, {element, props, trigger, watch})`.
 
-    script: the path of the module below rlhf_lab/ui.
+    script: the path of the module below rlhf_lab/ui. Its default export is the class.
 
     Its class and id are `lab-NAME`, with hyphens for underscores. events: the events that the module triggers; each is an
-    attribute of the result. charts: load plotly.js first. data: JSON that the module gets once, as props.data.
+    attribute of the result. charts: load plotly.js first. data: JSON that the class gets once.
     This is a function and not a subclass of gr.HTML, because Gradio writes a .pyi file beside every subclass.
     """
     css_name = f"lab-{name.replace('_', '-')}"

@@ -21,11 +21,7 @@ function askWhichLabels({ prompt, turns, text }, model) {
   openTab('Reward model');
 }
 
-export default function mount({ element, props }) {
-  new TrainScreen(element.querySelector('.lab-train'), props.data).start();
-}
-
-class TrainScreen {
+export default class TrainScreen {
   constructor(root, data) {
     this.root = root;
     this.data = data;
@@ -39,14 +35,11 @@ class TrainScreen {
     this.wantedToken = /** @type {null | { run: number, step: number, selected: number[] }} */ (null);
     this.pollNow = () => {};
     this.forget();
-  }
-
-  start() {
-    this.root.append(html`<div class="lab-card lab-empty">Loading the runs …</div>`);
+    root.append(html`<div class="lab-card lab-empty">Loading the runs …</div>`);
     window.addEventListener('lab-run', () => this.takeWanted());
     window.addEventListener(REPLAY, () => this.useReplay());
     onThemeChange(() => this.parts?.curves.restyle());
-    this.pollNow = poll(this.root, () => this.update(), 1000);
+    this.pollNow = poll(root, () => this.update(), 1000);
     this.takeWanted();
   }
 

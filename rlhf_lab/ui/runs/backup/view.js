@@ -8,12 +8,8 @@ import { offerDownload, operatorHint } from '../elements.js';
 const api = requests('backup');
 const WHOLE_LAB_MS = 15 * 60_000; // time limit of requests that read or write the whole lab
 
-export default function mount({ element, props }) {
-  new Backup(element.querySelector('.lab-backup'), props.data.piece_bytes).start();
-}
-
-class Backup {
-  constructor(root, pieceBytes) {
+export default class Backup {
+  constructor(root, { piece_bytes: pieceBytes }) {
     this.root = root;
     this.pieceBytes = pieceBytes;
     this.notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="backup-notice"></p>`;
@@ -21,10 +17,7 @@ class Backup {
     this.fileInput = html`<input
       type="file" hidden accept=".zip" data-do="backup-file" onchange=${() => this.restore(this.fileInput.files[0])}
     />`;
-  }
-
-  start() {
-    this.root.append(
+    root.append(
       operatorHint('Only the operator makes and restores backups.'),
       operatorOnly(
         html`<section class="lab-card" aria-label="backup of the whole lab">

@@ -20,25 +20,18 @@ const QUESTIONS = {
   },
 };
 
-export default function mount({ element, props }) {
-  new HubMirror(element.querySelector('.lab-hub-mirror')).start(props.data.is_disk_wiped);
-}
-
-class HubMirror {
-  constructor(root) {
+export default class HubMirror {
+  constructor(root, { is_disk_wiped: isDiskWiped }) {
     this.root = root;
     this.state = /** @type {lab.MirrorStatus | null} */ (null);
     this.fields = /** @type {Record<string, any>} */ ({}); // the elements by name
-  }
-
-  start(isDiskWiped) {
-    this.root.append(
+    root.append(
       operatorHint('Only the operator changes the copy on the Hub.'),
       operatorOnly(this.card(isDiskWiped)),
       html`<p class="lab-notice lab-text" role="status" hidden data-do="mirror-message"></p>`,
     );
-    this.fields = controlsOf(this.root, 'mirror-');
-    poll(this.root, () => this.load(), POLL_MS);
+    this.fields = controlsOf(root, 'mirror-');
+    poll(root, () => this.load(), POLL_MS);
   }
 
   card(isDiskWiped) {

@@ -14,11 +14,7 @@ const api = requests('import_data');
 const POLL_MS = 4000;
 const READ_MS = 6 * 60_000; // the lab stops reading after five minutes
 
-export default function mount({ element, props }) {
-  new ImportData(element.querySelector('.lab-import-data'), props.data).start();
-}
-
-class ImportData {
+export default class ImportData {
   constructor(root, data) {
     this.root = root;
     this.data = data;
@@ -37,20 +33,17 @@ class ImportData {
       () => this.look(),
       (ticks) => this.save(ticks),
     );
-  }
-
-  start() {
     const form = this.form();
     this.fields = controlsOf(form, 'data-');
     // the notice is below the buttons, so that it does not move them
-    this.root.append(
+    root.append(
       operatorHint('Only the operator can import and undo imports.'),
       operatorOnly(form, this.preview.card),
       this.notice,
       this.imports,
-      operatorOnly(runMetricsCard(api, this.data)),
+      operatorOnly(runMetricsCard(api, data)),
     );
-    poll(this.root, () => this.updateList(), POLL_MS);
+    poll(root, () => this.updateList(), POLL_MS);
   }
 
   // ---- what to import

@@ -25,12 +25,8 @@ const TREND_METRICS = {
   seconds: ['seconds a vote', (value) => formatNumber(value, 1)],
 };
 
-export default function mount({ element, props }) {
-  new Quality(element.querySelector('.lab-quality'), props.data.heaviest).start();
-}
-
-class Quality {
-  constructor(root, heaviest) {
+export default class Quality {
+  constructor(root, { heaviest }) {
     this.root = root;
     this.heaviest = heaviest; // the largest weight
     this.figures = /** @type {lab.QualityFigures | null} */ (null);
@@ -45,11 +41,8 @@ class Quality {
     this.annotators = html`<section class="lab-card crowd" aria-label="annotators" hidden></section>`;
     this.models = html`<section class="lab-card models" aria-label="reward models" hidden></section>`;
     this.unlikely = html`<section class="lab-card again" aria-label="labels to check again" hidden></section>`;
-  }
-
-  start() {
-    this.root.append(this.notice, this.agreement, this.annotators, this.models, this.unlikely);
-    poll(this.root, () => this.update(), POLL_MS);
+    root.append(this.notice, this.agreement, this.annotators, this.models, this.unlikely);
+    poll(root, () => this.update(), POLL_MS);
   }
 
   async update() {

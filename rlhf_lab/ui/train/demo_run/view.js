@@ -9,11 +9,7 @@ import { showRun } from '../../shared/session.js';
 const api = requests('demo_run');
 const ESTIMATE_DELAY_MS = 400;
 
-export default function mount({ element, props }) {
-  new DemoRun(element.querySelector('.lab-demo-run'), props.data).start();
-}
-
-class DemoRun {
+export default class DemoRun {
   /** @param {any} root @param {{ fields: any[], rules: string }} data */
   constructor(root, { fields, rules }) {
     this.root = root;
@@ -42,11 +38,8 @@ class DemoRun {
         <p class="muted" data-do="demo-reset">${rules}</p>
       </div>`,
     );
-  }
-
-  start() {
     this.estimate();
-    this.pollNow = poll(this.root, async () => this.draw(await api.state()), 1500);
+    this.pollNow = poll(root, async () => this.draw(await api.state()), 1500);
   }
 
   input({ name, low, high, value }) {

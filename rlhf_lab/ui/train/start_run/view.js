@@ -21,33 +21,26 @@ const POLL_MS = 2000;
 const ESTIMATE_DELAY_MS = 300;
 const READ_MS = 6 * 60_000; // the lab stops reading a file after five minutes
 
-export default function mount(widget) {
-  new StartRun(widget).start();
-}
-
-class StartRun {
-  constructor({ element, props, trigger, watch }) {
-    this.root = element.querySelector('.lab-run-form');
-    this.data = props.data;
-    this.fields = nativeForm({ element, props, trigger, watch }, (settings) => this.settingsChanged(settings));
+export default class StartRun {
+  constructor(root, data, widget) {
+    this.root = root;
+    this.data = data;
+    this.fields = nativeForm(widget, (settings) => this.settingsChanged(settings));
     this.container = html`<div><div class="lab-card lab-empty">Loading the reward models …</div></div>`;
     this.state = /** @type {lab.StartOptions | null} */ (null);
     this.drawnKey = ''; // of what is on screen
     this.estimatesKey = ''; // of the estimate
-    this.algorithm = props.data.algorithms[0]; // of the fields
+    this.algorithm = data.algorithms[0]; // of the fields
     this.wasOpened = false; // whether a person opened the form
     this.startsWithoutModel = false; // whether a person wants a run without a reward model, while there is none
     this.isStarting = false;
     this.fillCount = this.estimateCount = 0;
     this.estimateTimer = undefined;
     this.forgetChoices();
-  }
-
-  start() {
-    this.root.classList.toggle('lab-operating', this.data.is_demo); // visitors have another form: demo_run
-    this.root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), this.container);
+    root.classList.toggle('lab-operating', data.is_demo); // visitors have another form: demo_run
+    root.append(operatorNotice('Only the operator can start and control runs; you can watch.'), this.container);
     document.addEventListener('mouseover', (event) => this.explainDisabled(event));
-    this.pollNow = poll(this.root, () => this.update(), POLL_MS);
+    this.pollNow = poll(root, () => this.update(), POLL_MS);
     window.addEventListener('lab-reward', () => this.pollNow());
   }
 
