@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted((ROOT / "rlhf_lab" / "ui").rglob("*.js"))
 IMPORT = re.compile(r"^import \{([^}]+)\} from '(\.[^']+)';$", re.MULTILINE)
-EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
+EXPORT = re.compile(r"^export (?:(?:async )?(?:function|class|const|let)|\{) (\w+)", re.MULTILINE)
 
 
 def test_import_contracts():

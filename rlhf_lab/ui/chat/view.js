@@ -1,11 +1,10 @@
 // Screen "Chat": a conversation with a model, whose answers appear while they are sampled; the base model answers
 // beside it on request.
 import { requests } from '../shared/api.js';
-import { actionButton, controlsOf, conversationView, fillProposed, selectField } from '../shared/dom.js';
+import { actionButton, controlsOf, conversationView, fillProposed, html, selectField } from '../shared/dom.js';
 import { isKey, setOptions, textView, withCut } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { getItem, isOperator, setItem, WANTED_MODEL } from '../shared/session.js';
 

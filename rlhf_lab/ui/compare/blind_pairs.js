@@ -1,8 +1,7 @@
 // Blind pairs on the screen "Compare", of a blind test or a tournament: the two texts with their buttons and keys,
 // requests to the lab, and answers that the browser stores until the lab has confirmed them.
 import { markedDiff } from '../shared/diff.js';
-import { actionButton, fitTextHeights, isShortcut, promptView, showNotice } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, fitTextHeights, html, isShortcut, promptView, showNotice } from '../shared/dom.js';
 import { getItem, setItem } from '../shared/session.js';
 
 const REPLY_TIMEOUT_MS = 6000;

@@ -1,9 +1,8 @@
 // The form of the screen "Compare": the prompt, the models of the columns, and how their texts are sampled and scored.
 // It is built once; its options are refreshed in place, so that no input is lost.
-import { actionButton, conversationField, fillProposed, isKey, selectField, setOptions } from '../shared/dom.js';
+import { actionButton, conversationField, fillProposed, html, isKey, selectField, setOptions } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { otherScorersNote } from './texts.js';
 
 const COLUMNS = [1, 2, 3];

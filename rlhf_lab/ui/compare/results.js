@@ -1,9 +1,8 @@
 // The texts of a comparison: a column for each model, with changed words marked.
 import { markedDiff } from '../shared/diff.js';
-import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, html, promptView, textView, withCut } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { meansText, waitingText } from './texts.js';
 
 // A comparison: {labels, judge, reward, seed, temperature, scorersNote, startedAt, jobs (null until the lab has

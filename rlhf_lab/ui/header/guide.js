@@ -1,6 +1,5 @@
 // The guide: the visitor's steps, the present one, what is missing, and the next action. guide.py decides what it says.
-import { actionButton, redraw } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, redraw } from '../shared/dom.js';
 import { currentTab, openTab, slugOf } from '../shared/session.js';
 
 const HIDDEN = 'rlhf-lab-guide-hidden'; // in localStorage, for good

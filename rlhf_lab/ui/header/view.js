@@ -6,10 +6,9 @@ import { Stage } from './stage.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
-import { actionButton, openDialog, progressBar, redraw } from '../shared/dom.js';
+import { actionButton, html, openDialog, progressBar, redraw } from '../shared/dom.js';
 import { term, useDefinitions } from '../shared/glossary.js';
 import { formatPercent, isWideInterval, resetText, timeLeftText } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { replayButton } from '../train/replay.js';
 import {

@@ -1,6 +1,5 @@
 // Editing the better text of a pair in place: the edited text counts as much better than the original.
-import { actionButton, isKey } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, isKey } from '../shared/dom.js';
 
 const HINT =
   'Write it as it should be. Saving gives two labels: this text is better than the other one, and your version is ' +

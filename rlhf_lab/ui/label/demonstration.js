@@ -1,7 +1,6 @@
 // For the operator: let a simulated judge label, or start a new project.
 import { openNextClass } from '../people/next_class.js';
-import { actionButton } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html } from '../shared/dom.js';
 
 // judge({judge, count}): let a judge label.
 export function demonstrationView(judges, promptSet, judge) {

@@ -1,7 +1,6 @@
 // The list of earlier votes, each of which can be changed.
 import { CHOICE_LABELS, STRENGTHS } from './texts.js';
-import { actionButton, promptView, selectField, textView, withCut } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, promptView, selectField, textView, withCut } from '../shared/dom.js';
 
 export async function loadHistory(details, api, change, markGold) {
   const container = details.querySelector('.earlier');

@@ -2,10 +2,9 @@
 // about the pair on screen.
 import { verdict, waitingText } from './texts.js';
 import { requests } from '../shared/api.js';
-import { actionButton, stackedScreen } from '../shared/dom.js';
+import { actionButton, html, stackedScreen } from '../shared/dom.js';
 import { formatDifference } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 
 const startRun = requests('start_run');
 const POLL_MS = 80;

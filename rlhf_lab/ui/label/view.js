@@ -11,10 +11,9 @@ import { counts, disputesText, foreignText, goalText, outcomeOfOnce } from './te
 import { SENT_ONCE, STRENGTHS, unansweredText, unstoredText } from './texts.js';
 import { requests } from '../shared/api.js';
 import { isMarked, markedDiff } from '../shared/diff.js';
-import { actionButton, fitTextHeights, isShortcut, keepFocus, progressBar } from '../shared/dom.js';
+import { actionButton, fitTextHeights, html, isShortcut, keepFocus, progressBar } from '../shared/dom.js';
 import { promptSection, promptView, textView, withCut } from '../shared/dom.js';
 import { displayName, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { annotatorName, newUuid } from '../shared/session.js';
 

@@ -1,7 +1,6 @@
 // The last page of Learn: experiments that go wrong on purpose, and their curves while they run.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, html } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { stepChart } from '../shared/plot.js';
 import { operatorOnly } from '../shared/session.js';
 

@@ -1,8 +1,7 @@
 // Pictures of the screen Learn: the cat's world, charts, and coloured tokens.
 import { ARROWS, cellCount, isOver, PIECES } from './world.js';
-import { svg } from '../shared/dom.js';
+import { html, svg } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { plot } from '../shared/plot.js';
 
 /** A tint of the palette for a value. @param {number} share from -1 (bad) to 1 (good) */

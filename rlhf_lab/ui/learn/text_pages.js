@@ -14,9 +14,8 @@ import {
   winProbability,
 } from './formulas.js';
 import { tokenLine } from './pictures.js';
-import { textView } from '../shared/dom.js';
+import { html, textView } from '../shared/dom.js';
 import { formatNumber, formatPercent, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { barChart, plot, rangeOf, stepChart } from '../shared/plot.js';
 
 const number = (value) => formatNumber(Math.abs(value) < 1e-9 ? 0 : value, 3);

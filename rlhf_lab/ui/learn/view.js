@@ -3,9 +3,8 @@ import { experimentPage } from './experiment_page.js';
 import { TEXT_PAGES } from './text_pages.js';
 import { FIRST_RANDOM, FIRST_WORLD, WORLD_PAGES } from './world_pages.js';
 import { requests } from '../shared/api.js';
-import { actionButton, isShortcut, redraw, showNotice } from '../shared/dom.js';
+import { actionButton, html, isShortcut, redraw, showNotice } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { poll } from '../shared/poll.js';
 import { currentTab, showRun } from '../shared/session.js';
 

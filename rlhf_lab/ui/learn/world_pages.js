@@ -15,9 +15,8 @@ import {
   walkRatio,
   walks,
 } from './world.js';
-import { actionButton } from '../shared/dom.js';
+import { actionButton, html } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { barChart, plot, rangeOf } from '../shared/plot.js';
 
 export const FIRST_WORLD = {

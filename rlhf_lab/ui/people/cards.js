@@ -1,9 +1,8 @@
 // What everybody sees of the people of a lab, and the operator's invitation.
 import { requests } from '../shared/api.js';
-import { svg } from '../shared/dom.js';
+import { html, svg } from '../shared/dom.js';
 import { displayName, isVisitor } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { earlierName, operatorNotice } from '../shared/session.js';
 import { presentText, presentTitle, share, sortedRows } from './figures.js';
 

@@ -1,7 +1,6 @@
 // The dialog that ends a class and begins the next one, for the operator.
 import { requests } from '../shared/api.js';
-import { actionButton, openDialog } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, openDialog } from '../shared/dom.js';
 import { invitationCard, loadInvitation } from './cards.js';
 import { stateSentences } from './figures.js';
 

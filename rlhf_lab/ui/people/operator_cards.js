@@ -1,7 +1,6 @@
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
-import { actionButton, deleteConfirmation, setOptions, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, html, setOptions, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
 import { goldNames } from './figures.js';
 

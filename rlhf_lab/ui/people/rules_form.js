@@ -1,7 +1,6 @@
 // The labelling rules of the project as a form.
-import { optionList } from '../shared/dom.js';
+import { html, optionList } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 
 const RULE_LABELS = {

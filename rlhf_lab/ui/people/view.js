@@ -1,8 +1,7 @@
 // Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules, gold pairs
 // and removing a person.
 import { requests } from '../shared/api.js';
-import { redraw } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { html, redraw } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { isOperator } from '../shared/session.js';
 import { invitationCard, leaderboard, loadInvitation, presenceCard } from './cards.js';

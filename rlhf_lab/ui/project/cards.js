@@ -1,6 +1,5 @@
 // The cards of the open project's measured lengths, and of a download.
-import { actionButton, progressBar, tableHead } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, progressBar, tableHead } from '../shared/dom.js';
 import { operatorOnly } from '../shared/session.js';
 import { downloadText, percent, proposalText, shareRange } from './figures.js';
 

@@ -1,7 +1,6 @@
 // The lab itself: the operator's secret, the engine, the lab's folder and log.
-import { actionButton, redraw } from '../shared/dom.js';
+import { actionButton, html, redraw } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { operatorOnly, storeOperatorSecret } from '../shared/session.js';
 
 const ENGINE_TEXTS = {

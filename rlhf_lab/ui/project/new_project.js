@@ -1,8 +1,7 @@
 // The form of a new project: its model with a check, its prompts with a preview, and its settings.
-import { actionButton, controlsOf, promptView, selectField } from '../shared/dom.js';
+import { actionButton, controlsOf, html, promptView, selectField } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { checkResult, suitableSettings } from './model_check.js';
 
 const OWN = 'own';

@@ -1,6 +1,5 @@
 // The table of projects, in which each can be opened, renamed, changed and deleted.
-import { actionButton, deleteConfirmation, nameField, redraw, tableHead } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, deleteConfirmation, html, nameField, redraw, tableHead } from '../shared/dom.js';
 import { operatorOnly } from '../shared/session.js';
 import { chatSettings, contentsText } from './figures.js';
 

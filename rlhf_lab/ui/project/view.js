@@ -1,7 +1,6 @@
 // Screen "Project": the list of projects, a new one, the operator's secret, the lab's folder and engine.
 import { requests } from '../shared/api.js';
-import { redraw, showNotice } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { html, redraw, showNotice } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { downloadContent, lengthContent } from './cards.js';

@@ -1,6 +1,6 @@
 // How good the reward models are: the accuracy of the shown one, the curve over their labels, and the list of all.
 import { countAxis } from '../shared/charts.js';
-import { tableHead } from '../shared/dom.js';
+import { html, tableHead } from '../shared/dom.js';
 import {
   formatAccuracy,
   formatInterval,
@@ -12,7 +12,6 @@ import {
   plural,
 } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { hasCalibration, MIN_CALIBRATION_PAIRS, unseenPairs } from './report_cards.js';
 
 const LINE_COLORS = ['accent', 'right', 'good'];

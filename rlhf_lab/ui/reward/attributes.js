@@ -1,8 +1,7 @@
 // The card "What else the labels prefer": attributes of the texts, such as their length, which the scores may ignore.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, html } from '../shared/dom.js';
 import { isOperator } from '../shared/session.js';
 import { formatFixed, formatNumber } from '../shared/format.js';
-import { html } from '../shared/html.js';
 
 const INTRO =
   'People do not only choose the better answer. They may also choose the longer or the shorter one, without meaning ' +

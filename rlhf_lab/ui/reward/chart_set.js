@@ -1,7 +1,6 @@
 // The charts of a screen, by name. figure(palette) -> {traces, layout}; drawing one again keeps its zoom.
 import { countAxis, drawChart, onThemeChange, sizeObserver } from '../shared/charts.js';
-import { palette } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { html, palette } from '../shared/dom.js';
 
 const LAYOUT = {
   height: 200,

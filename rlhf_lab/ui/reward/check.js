@@ -1,7 +1,6 @@
 // The card "Would people choose what it prefers?": a blind test of the reward model, before PPO follows it.
-import { actionButton } from '../shared/dom.js';
+import { actionButton, html } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { openTab, operatorNotice, operatorOnly } from '../shared/session.js';
 
 /** @param {number} pairs */

@@ -1,7 +1,6 @@
 // The labels that raise and lower the score of a text, by the head that learns from every vote.
-import { actionButton, promptView, textView } from '../shared/dom.js';
+import { actionButton, html, promptView, textView } from '../shared/dom.js';
 import { formatDifference, formatNumber } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { isOperator } from '../shared/session.js';
 
 const HEAD_HINT =

@@ -1,9 +1,8 @@
 // Cards that show the report of one reward model, which never changes.
 import { countAxis } from '../shared/charts.js';
-import { promptView, textView } from '../shared/dom.js';
+import { html, promptView, textView } from '../shared/dom.js';
 import { formatDuration, formatPercent, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { lossFigure } from './chart_set.js';
 
 export const MIN_CALIBRATION_PAIRS = 30; // unseen pairs for a calibration curve

@@ -1,7 +1,6 @@
 // The training of reward models: the bar that starts it, and the card of one in progress.
-import { actionButton, progressBar, selectField, setText } from '../shared/dom.js';
+import { actionButton, html, progressBar, selectField, setText } from '../shared/dom.js';
 import { plural, timeLeftText } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { operatorNotice, operatorOnly } from '../shared/session.js';
 import { lossFigure } from './chart_set.js';
 

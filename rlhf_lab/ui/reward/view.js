@@ -1,8 +1,7 @@
 // Screen "Reward model": accuracy, training, what it rewards. A card is redrawn only when its own data has changed.
 import { requests } from '../shared/api.js';
-import { redraw } from '../shared/dom.js';
+import { html, redraw } from '../shared/dom.js';
 import { plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { nativeForm } from '../shared/native_form.js';
 import { poll } from '../shared/poll.js';
 import { getItem, isOperator, judgeHint, setItem, WANTED_TEXT } from '../shared/session.js';

@@ -1,7 +1,6 @@
 // The card "Words that raise or lower the score": a text of the labels or of one's own, scored token by token.
-import { actionButton, conversationField, setText } from '../shared/dom.js';
+import { actionButton, conversationField, html, setText } from '../shared/dom.js';
 import { formatDifference, formatDuration, formatNumber } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { openTab } from '../shared/session.js';
 import { labelsBehind, missingText } from './labels_behind.js';
 

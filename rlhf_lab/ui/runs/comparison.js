@@ -1,9 +1,8 @@
 // The card "Comparison" of the screen "Runs & data": charts of the chosen runs, and which of their settings differ.
 import { countAxis, drawChart } from '../shared/charts.js';
-import { selectField, setOptions } from '../shared/dom.js';
+import { html, selectField, setOptions } from '../shared/dom.js';
 import { plotlyText } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { scrollingTable } from './elements.js';
 
 const MAX_NAME_CHARS = 60;

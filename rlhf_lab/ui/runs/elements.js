@@ -1,7 +1,6 @@
 // Elements that several parts of "Runs & data" show.
-import { tableHead } from '../shared/dom.js';
+import { html, tableHead } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { operatorNotice } from '../shared/session.js';
 
 // A table below a heading of its columns, which is wider than a phone.

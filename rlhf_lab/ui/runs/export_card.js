@@ -1,7 +1,6 @@
 // The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
-import { actionButton, optionList, showNotice } from '../shared/dom.js';
+import { actionButton, html, optionList, showNotice } from '../shared/dom.js';
 import { displayName } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { offerDownload } from './elements.js';
 

@@ -1,7 +1,6 @@
 // The list of runs of the screen "Runs & data".
-import { actionButton, deleteConfirmation, nameField, progressBar, sparkline, tableHead } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, html, nameField, progressBar, sparkline, tableHead } from '../shared/dom.js';
 import { formatNumber, momentText } from '../shared/format.js';
-import { html } from '../shared/html.js';
 import { operatorOnly, showRun } from '../shared/session.js';
 
 const STATUS_STYLES = {

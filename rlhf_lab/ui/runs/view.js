@@ -1,8 +1,7 @@
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { redraw, showNotice, showOutcome } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { html, redraw, showNotice, showOutcome } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { Comparison } from './comparison.js';

@@ -1,7 +1,6 @@
 // The blind test of a shared page: the reader judges pairs, sees the result, and can save the votes for the lab.
-import { actionButton, promptView, redraw, textView } from '../shared/dom.js';
+import { actionButton, html, promptView, redraw, textView } from '../shared/dom.js';
 import { formatPercent, plural } from '../shared/format.js';
-import { html } from '../shared/html.js';
 
 /** @typedef {import('./view.js').Recording} Recording */
 

@@ -2,6 +2,8 @@
 import { plural } from './format.js';
 import { html, withAttributes } from './html.js';
 
+export { html };
+
 // A button that performs an action. style: its classes; attributes: further ones, such as {title: 'asks first'}.
 export const actionButton = (action, label, onclick, style = 'small', attributes = {}) =>
   withAttributes(

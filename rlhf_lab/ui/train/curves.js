@@ -1,9 +1,8 @@
 // The curves of a run: those that every run has, its reward terms, and metrics that a person adds.
 import { chartConfig, chartTheme, integerTick, sizeObserver } from '../shared/charts.js';
-import { optionList, palette, selectField } from '../shared/dom.js';
+import { html, optionList, palette, selectField } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { definitionOf, term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { axisRanges, changeMarkers, lineMode } from './chart_layout.js';
 
 const MAX_POINTS = 2500; // of a curve in the page; a longer one is requested again, thinned

@@ -1,8 +1,7 @@
 // A setting that can be changed during a run: its field, Set, and Automatic.
-import { actionButton, isKey } from '../shared/dom.js';
+import { actionButton, html, isKey } from '../shared/dom.js';
 import { formatNumber } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 
 export class LiveSetting {
   /** @param {string} name @param {(value: string) => void} set */

@@ -1,8 +1,7 @@
 // A recorded run that the page plays again. It answers the requests of the screen Train as the lab does, up to the step
 // that its clock has reached, so that Train and the stage draw it like a run that goes on, below a band that says so.
 import { requests } from '../shared/api.js';
-import { actionButton, selectField, showOutcome } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, selectField, showOutcome } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { openTab, showRun } from '../shared/session.js';
 import { nearest } from './sample_texts.js';

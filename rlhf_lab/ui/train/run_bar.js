@@ -1,9 +1,8 @@
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
-import { actionButton, deleteConfirmation, optionList, selectField, showOutcome } from '../shared/dom.js';
+import { actionButton, deleteConfirmation, html, optionList, selectField, showOutcome } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
 import { LiveSetting } from './live_setting.js';
 import { openReplay, replayButton } from './replay.js';

@@ -1,8 +1,7 @@
 // The samples of a run, beside its curves: the texts of one step, and a slider that selects the step.
 import { markedDiff } from '../shared/diff.js';
-import { actionButton, promptView, textView, withCut } from '../shared/dom.js';
+import { actionButton, html, promptView, textView, withCut } from '../shared/dom.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { operatorOnly } from '../shared/session.js';
 import { scoreBadge, stepText } from './sample_texts.js';
 

@@ -1,9 +1,8 @@
 // The token view: tokens of the texts that a step learned from, coloured by a value, and the equations of the selected
 // token.
-import { actionButton, promptView, selectField, setOptions } from '../shared/dom.js';
+import { actionButton, html, promptView, selectField, setOptions } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
-import { html } from '../shared/html.js';
 import { background, equationText, probabilityText, scoreText } from './token_texts.js';
 
 const CLIPPED_TITLE =

@@ -2,8 +2,7 @@
 // one slider, and the token view. A recorded run (replay.js) is drawn in the same way.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { actionButton, setText } from '../shared/dom.js';
-import { html } from '../shared/html.js';
+import { actionButton, html, setText } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { getItem, openTab, operatorOnly, setItem, WANTED_RUN, WANTED_TEXT } from '../shared/session.js';
 import { Curves } from './curves.js';

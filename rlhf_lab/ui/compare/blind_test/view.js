@@ -1,10 +1,9 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, nameField, promptView, selectField } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, html, nameField, promptView, selectField } from '../../shared/dom.js';
 import { setOptions, showNotice, tableHead, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
-import { html } from '../../shared/html.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
 import { othersText } from '../texts.js';

@@ -1,7 +1,6 @@
 // The ranking of a tournament: scores with intervals, and how often each model was preferred to each other one.
-import { tableHead } from '../../shared/dom.js';
+import { html, tableHead } from '../../shared/dom.js';
 import { formatFixed, plural } from '../../shared/format.js';
-import { html } from '../../shared/html.js';
 import { scoreText, winShare } from '../texts.js';
 
 const ABOUT =

@@ -1,8 +1,7 @@
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, selectField } from '../../shared/dom.js';
+import { actionButton, deleteConfirmation, html, selectField } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
-import { html } from '../../shared/html.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
 import { RankingView } from './ranking.js';

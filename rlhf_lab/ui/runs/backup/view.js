@@ -1,7 +1,6 @@
 // Section "Backup": download the whole lab as one file; upload a backup, which replaces the lab at its next start.
 import { requests } from '../../shared/api.js';
-import { actionButton, showNotice } from '../../shared/dom.js';
-import { html } from '../../shared/html.js';
+import { actionButton, html, showNotice } from '../../shared/dom.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
 import { offerDownload, operatorHint } from '../elements.js';
 

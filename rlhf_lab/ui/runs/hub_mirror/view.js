@@ -1,8 +1,7 @@
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
 import { requests } from '../../shared/api.js';
-import { actionButton, controlsOf, showNotice, showOutcome } from '../../shared/dom.js';
-import { html } from '../../shared/html.js';
+import { actionButton, controlsOf, html, showNotice, showOutcome } from '../../shared/dom.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';

@@ -1,7 +1,6 @@
 // The card "preview" of the section "Import": the first rows, the meaning of the columns, and questions.
-import { actionButton, optionList, promptView, textView } from '../../shared/dom.js';
+import { actionButton, html, optionList, promptView, textView } from '../../shared/dom.js';
 import { plural } from '../../shared/format.js';
-import { html } from '../../shared/html.js';
 import { scrollingTable } from '../elements.js';
 import { countsText, unusedText, withAnswer } from './texts.js';
 

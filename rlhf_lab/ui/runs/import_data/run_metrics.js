@@ -1,6 +1,5 @@
 // The card "Import a run's metrics" of the section "Import": a file with the curves of a run that was made elsewhere.
-import { actionButton, controlsOf, showNotice } from '../../shared/dom.js';
-import { html } from '../../shared/html.js';
+import { actionButton, controlsOf, html, showNotice } from '../../shared/dom.js';
 import { uploadFile } from '../../shared/session.js';
 import { tooLargeText } from './texts.js';
 

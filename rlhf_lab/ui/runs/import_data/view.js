@@ -1,8 +1,7 @@
 // Section "Import": choose a file or Hub data set of preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
-import { actionButton, controlsOf, deleteConfirmation, redraw, showNotice } from '../../shared/dom.js';
+import { actionButton, controlsOf, deleteConfirmation, html, redraw, showNotice } from '../../shared/dom.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
-import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';

@@ -1,9 +1,8 @@
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, unlikely labels.
 import { requests } from '../../shared/api.js';
-import { actionButton, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
+import { actionButton, html, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
 import { showOutcome, sparkline, textView } from '../../shared/dom.js';
 import { displayName, formatInterval, formatMeasured, formatNumber, formatPercent } from '../../shared/format.js';
-import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
 import { scrollingTable } from '../elements.js';

@@ -1,8 +1,7 @@
 // Demo mode: visitors start their own short run, see its place in the queue, and stop it. Hidden from the operator.
 import { requests } from '../../shared/api.js';
-import { actionButton, fillProposed, setText, showNotice } from '../../shared/dom.js';
+import { actionButton, fillProposed, html, setText, showNotice } from '../../shared/dom.js';
 import { resetText } from '../../shared/format.js';
-import { html } from '../../shared/html.js';
 import { poll } from '../../shared/poll.js';
 import { showRun } from '../../shared/session.js';
 

@@ -1,7 +1,6 @@
 // The elements of the form that starts a run.
-import { actionButton, isKey, optionList } from '../../shared/dom.js';
+import { actionButton, html, isKey, optionList } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
-import { html } from '../../shared/html.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
 import { missingModelText } from './texts.js';
 

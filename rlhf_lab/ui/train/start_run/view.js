@@ -1,7 +1,6 @@
 // The form that starts a run. All settings are in Gradio's fields below it; choosing a preset fills them in.
 import { requests } from '../../shared/api.js';
-import { keepFocus } from '../../shared/dom.js';
-import { html } from '../../shared/html.js';
+import { html, keepFocus } from '../../shared/dom.js';
 import { nativeForm } from '../../shared/native_form.js';
 import { poll } from '../../shared/poll.js';
 import { isOperator, operatorNotice, showRun, uploadFile } from '../../shared/session.js';
