@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import replace
@@ -195,6 +196,21 @@ def test_an_idle_page_rarely_wakes_up(tmp_path):
     finally:
         end(server, tmp_path)
     assert rate < 300
+
+
+def test_a_signal_that_another_thread_receives_ends_the_page():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            serve.wait_for_interrupt()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        other.join()
 
 
 def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path):

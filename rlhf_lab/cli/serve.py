@@ -5,7 +5,7 @@ import contextlib
 import os
 import shlex
 import sys
-import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -227,7 +227,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
             flush=True,
         )
         print("Ctrl-C stops the page; the engine continues.", flush=True)
-        threading.Event().wait()
+        wait_for_interrupt()
     ctx.scheduler.stop()
     ctx.instant_reward.stop()
     page.close(verbose=False)
@@ -236,6 +236,13 @@ def serve(ctx: Context, host: str, port: int) -> int:
         ctx.mirror.stop()
     print(f"\n{shutdown_message(ctx.db, ctx.home)}", flush=True)
     return 0
+
+
+def wait_for_interrupt() -> None:
+    """Return only by an exception of a signal's handler. The system may deliver the signal to another thread, which does not
+    wake up this one, and only this one runs the handler; so it wakes up once a second."""
+    while True:
+        time.sleep(1.0)
 
 
 def shutdown_message(db: Database, home: Path) -> str:
