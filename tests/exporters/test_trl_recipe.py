@@ -273,12 +273,12 @@ def test_reward_and_prompts_are_those_of_the_lab(db, home, tmp_path, monkeypatch
         log_metric=lambda *item: logged.append(item),
         unused=None,
     )
-    assert logged == [("objective/scores", pytest.approx(scores.mean().item(), abs=1e-4))]
-    assert found == pytest.approx(expected.tolist(), abs=1e-4)
+    assert logged == [("objective/scores", pytest.approx(scores.mean().item(), abs=1e-4, rel=1e-5))]
+    assert found == pytest.approx(expected.tolist(), abs=1e-4, rel=1e-5)
     for row, ids in zip(rows, responses, strict=True):
         unclipped = names["score_ids"](names["encode_prompt"](row["prompt"]), ids)
         assert unclipped == pytest.approx(
-            lab.reward.scores([names["encode_prompt"](row["prompt"])], [ids]).item(), abs=1e-4
+            lab.reward.scores([names["encode_prompt"](row["prompt"])], [ids]).item(), abs=1e-4, rel=1e-5
         )
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "beta was 0.432" in text
