@@ -130,7 +130,6 @@ interface ShareRequests {
 interface RunsRequests {
   overview: Read<Payload, RunsOverview>;
   compare: Read<ComparisonQuery, Comparison | null>;
-  export_progress: Read<ExportProgressQuery, number | null>;
   export: Action<ExportRequest, Download>;
   rename: Action<NewRunName, string>;
   resume: Action<RunPayload, string>;
@@ -250,8 +249,7 @@ type ExampleText = { prompt: string; turns: Array<Record<string, string>>; text:
 type ExperimentView = { name: string; problem: string; step: number; steps: number; curves: Curves | null };
 type ExplainText = { annotator?: string | null; shown_project?: number | string | null; model: number | string; prompt?: string; text?: string; tokens?: [number | string, number | string] | null };
 type Explanation = { is_waiting: boolean; running?: boolean; failure?: string; score?: number; tokens?: Array<string>; token_scores?: Array<number> | null; has_adapter?: boolean; instant?: InstantExplanation | null };
-type ExportProgressQuery = { annotator?: string | null; shown_project?: number | string | null; export: number | string };
-type ExportRequest = { annotator?: string | null; shown_project?: number | string | null; export?: number | string | null; kind: 'labels' | 'dataset' | 'label-recipe' | 'run' | 'page' | 'recipe' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; layout?: string; agreement?: number | string; format?: string; names?: boolean; trainer?: 'reward' | 'dpo' };
+type ExportRequest = { annotator?: string | null; shown_project?: number | string | null; kind: 'labels' | 'dataset' | 'label-recipe' | 'run' | 'page' | 'recipe' | 'adapter' | 'model' | 'reward-model' | 'backup'; run?: number | string | ''; reward_model?: number | string | ''; source?: 'human' | 'simulated' | 'all' | null; annotators?: Array<string>; layout?: string; agreement?: number | string; format?: string; names?: boolean; trainer?: 'reward' | 'dpo' };
 type FeedQuery = { annotator?: string | null; shown_project?: number | string | null; run?: number | string | string | null; epoch?: string | null; after_step?: number | string; static_id?: string | null; revision?: string | null };
 type FeedReply = { run: RunState; in_use: Record<string, number>; verdicts: Record<string, DiagnosisRow>; checks: SelfChecks; pending_changes: Array<string>; status_text: string; best_text: string; brake: BrakeView | null; eta_s: number | null; static?: StaticState; revision: string; epoch: string; elapsed_s: number | null; reset: boolean; last_step: number; points: Record<string, Array<Array<number | null>>>; sample_steps: Array<number>; static_id: string };
 type FitVerdict = 'fits' | 'tight' | 'does not fit';

@@ -68,7 +68,6 @@ class Context:
     "" if they do not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab.
     in_container: others reach the lab at an address of its computer, which it does not know. demo: None without demo
     mode. job_addresses: the addresses from which unfinished short jobs came, by job. downloads: model downloads, one at a time.
-    export_fractions: of the exports that are being written, the fraction of labels already written, by the page's number of it.
     startup: opens the project that a Space's variables name; None elsewhere. settings_problem: what is wrong with the other
     variables of a Space, as shown on the page; "" if nothing is. mirror: the copy of the lab on the Hub; None if the page never
     has one.
@@ -87,7 +86,6 @@ class Context:
     api_clients: ApiClients = field(default_factory=ApiClients)
     lease_limiter: LeaseLimiter = field(default_factory=LeaseLimiter)
     job_addresses: dict[int, str] = field(default_factory=dict)
-    export_fractions: dict[int | None, float] = field(default_factory=dict)
     startup: StartupProject | None = None
     settings_problem: str = ""
     mirror: MirrorControl | None = None

@@ -253,47 +253,26 @@ def test_the_preview_says_what_is_not_used_and_a_column_can_be_left_out(lab, ope
     expect(control(page, "data-unused")).to_have_text("Not used: label")
 
 
-def test_progress_of_labels_is_shown_beside_the_button_while_the_page_goes_on(lab, idle_project, open_page):
+def test_a_file_is_announced_while_it_is_written_and_the_page_goes_on(lab, idle_project, open_page):
     with Database.open(lab.home) as db:
         add_labels(db, idle_project.id, Source.SIMULATED, 5)
     page = open_page(lab)
     page.get_by_role("tab", name="Runs & data").click()
     expect(control(page, "export-labels")).to_be_enabled()
-    held_requests, fractions = [], [0.45]
+    held_requests = []
 
-    def hold_export(route):
-        if route.request.url.endswith("/export") and not held_requests:
-            held_requests.append(route)
-        elif route.request.url.endswith("/export_progress") and fractions:
-            route.fulfill(json={"reply": fractions[-1]})
-        else:
-            route.continue_()
+    def hold(route):
+        held_requests.append(route)
 
-    page.route(re.compile("lab-api/runs/export"), hold_export)
-    progress = control(page, "export-progress")
-    expect(progress).to_be_hidden()
+    page.route(re.compile("lab-api/runs/export"), hold)
+    notice = control(page, "runs-notice")
     control(page, "export-labels").click()
-    expect(progress).to_have_text("Writing the labels: 45 %")
-    expect(progress).to_have_attribute("aria-valuenow", "45")
-    button, text = (item.bounding_box() for item in (control(page, "export-dataset"), progress))
-    assert text["x"] > button["x"]
-    assert abs(text["y"] + text["height"] / 2 - button["y"] - button["height"] / 2) < 10
+    expect(notice).to_have_text("Writing the file …")
     page.get_by_role("tab", name="People").click()
     page.get_by_role("tab", name="Runs & data").click()
-    fractions.append(0.999)
-    expect(progress).to_have_text("Writing the labels: 99 %")
-    control(page, "export-names").select_option("without")  # the card is in use, and keeps the text
+    control(page, "export-names").select_option("without")  # the card is in use
+    expect(notice).to_have_text("Writing the file …")
     with page.expect_download() as caught:
         held_requests[0].continue_()
     assert len(caught.value.path().read_text().splitlines()) == 5
-    expect(progress).to_be_hidden()
     expect(control(page, "export-link")).to_be_visible()
-
-    fractions.clear()  # from here on the lab itself replies: it knows no such export
-    held_requests.clear()
-    page.clock.install()
-    control(page, "export-labels").click()
-    notice = control(page, "runs-notice")
-    wait_until(lambda: page.clock.run_for(500) or notice.is_visible(), "the end of the export", page)
-    expect(notice).to_contain_text("The labels were not written")
-    expect(progress).to_be_hidden()

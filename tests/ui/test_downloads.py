@@ -18,7 +18,6 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
-from rlhf_lab.exporters import label_export
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.pair_leases import lease_pairs
@@ -26,7 +25,6 @@ from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.store.run_metrics import add_outside_run
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.runs import api as runs
 from rlhf_lab.ui.runs import downloads
 from rlhf_lab.ui.runs.downloads import ExportRequest, cache_folder, create_download, remove_old_files
 from rlhf_lab.ui.shared.api import parse_payload
@@ -293,24 +291,3 @@ def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, create_fil
     remove_old_files(ctx.home)
     assert other_file.exists()
     assert file.is_relative_to(gradio_cache / "rlhf-lab")
-
-
-def test_the_page_reads_how_much_of_the_labels_is_written(ctx, calls, monkeypatch):
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    screen = calls(runs, ctx)
-    monkeypatch.setattr(label_export, "BATCH_ROWS", 2)
-    progress, label_row = [], label_export._label_row
-
-    def row_while_the_page_looks(*values):
-        progress.append([screen.export_progress({"export": number}) for number in (7, 8)])
-        return label_row(*values)
-
-    monkeypatch.setattr(label_export, "_label_row", row_while_the_page_looks)
-    for kind in ("labels", "dataset"):
-        assert screen.export(ALL_LABELS | {"kind": kind, "export": 7})["bytes"] > 0
-        assert progress == [[done, None] for done in (0.0, 0.0, 0.4, 0.4, 0.8)]
-        assert screen.export_progress({"export": 7}) is None
-        progress.clear()
-    assert "no human labels" in screen.export(ALL_LABELS | {"source": "human", "export": 7})["error"]
-    assert screen.export_progress({"export": 7}) is None
-    assert "no usable export" in screen.export_progress({})["error"]

@@ -22,7 +22,7 @@ ENDPOINTS = {
 }
 #: Fields that these requests need beside the run.
 MORE = {
-    "step": 1, "metric": KL, "name": "new", "action": "stop", "kind": "run", "export": 1, "source": "all",
+    "step": 1, "metric": KL, "name": "new", "action": "stop", "kind": "run", "source": "all",
 }  # fmt: skip
 NOWHERE = 99
 

@@ -56,12 +56,6 @@ class ComparisonQuery(Payload):
     revision: str = ""
 
 
-class ExportProgressQuery(Payload):
-    """export: the id of its ExportRequest."""
-
-    export: int
-
-
 class NewRunName(RunPayload):
     name: str = ""
 
@@ -154,12 +148,6 @@ def compare(ctx: Context, query: ComparisonQuery) -> Comparison | None:
     if query.revision == revision:
         return None
     return {**compare_runs(ctx.db, selected_runs, query.metric), "revision": revision}
-
-
-@api.read(ExportProgressQuery)
-def export_progress(ctx: Context, query: ExportProgressQuery) -> float | None:
-    """The fraction of labels already written, of an export that is being written; None for any other."""
-    return ctx.export_fractions.get(query.export)
 
 
 @api.action(ExportRequest, role=Role.OPERATOR)

@@ -46,15 +46,13 @@ MAX_AGE_S = 3600.0
 
 
 class ExportRequest(Payload):
-    """What to export. export: the page's number of it, for `export_fractions`. run, reward_model: ids, "" if the page has none to
-    choose from.
+    """What to export. run, reward_model: ids, "" if the page has none to choose from.
 
     The other fields are options of labels, dataset and label-recipe. annotators: whose labels are exported; if empty, all.
     layout: a layout that ends with "+chats" writes chat messages, and so does "training" for a model that has a chat template.
     trainer: what a label-recipe trains.
     """
 
-    export: int | None = None
     kind: Literal[
         "labels", "dataset", "label-recipe", "run", "page", "recipe", "adapter", "model", "reward-model", "backup"
     ]
@@ -85,10 +83,7 @@ class Download(TypedDict):
 
 
 def create_download(ctx: Context, request: ExportRequest) -> Download:
-    """Write an export of the open project and offer it. Raises LabError.
-
-    While labels are written, `ctx.export_fractions` has the fraction of them that is.
-    """
+    """Write an export of the open project and offer it. Raises LabError."""
     work_folder, notes = ctx.home / EXPORT_FOLDER / secrets.token_hex(8), list[str]()
     try:
         file = _move_to_cache(_write(ctx, work_folder, request, notes.append))
@@ -97,7 +92,6 @@ def create_download(ctx: Context, request: ExportRequest) -> Download:
             f"The file could not be written ({error.strerror or error}). Free some disk space and try again."
         ) from error
     finally:
-        ctx.export_fractions.pop(request.export, None)
         shutil.rmtree(work_folder, ignore_errors=True)
     cleanup_timer = threading.Timer(MAX_AGE_S + 1, functools.partial(remove_old_files, ctx.home))
     cleanup_timer.daemon = True
@@ -157,14 +151,12 @@ def _write(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Cal
 
 def _write_labels(ctx: Context, work_folder: Path, request: ExportRequest, on_note: Callable[[str], None]) -> Path:
     project, options = ctx.project, _label_options(request, ctx.db, ctx.project)
-    on_progress = functools.partial(ctx.export_fractions.__setitem__, request.export)
-    on_progress(0.0)
     on_note(count_left_out(ctx.db, project.id, options).note())
     if options.format == "csv":
         on_note(CSV_NOTE)
     if request.kind == "labels":
-        return export_labels(ctx.db, project.id, work_folder, options, on_progress=on_progress)
-    folder = export_dataset(ctx.db, project.id, work_folder, options, on_progress=on_progress)
+        return export_labels(ctx.db, project.id, work_folder, options)
+    folder = export_dataset(ctx.db, project.id, work_folder, options)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
 

@@ -5,8 +5,6 @@ import { operatorOnly } from '../shared/session.js';
 import { offerDownload } from './elements.js';
 
 const EXPORT_MS = 60 * 60_000; // time limit of an export
-const PROGRESS_MS = 500;
-const MAX_UNKNOWN_REPLIES = 20;
 // The options of labels: name, label, choices by value.
 const LABEL_OPTIONS = [
   ['source', 'whose labels', { human: 'by people', simulated: 'simulated', all: 'all, each marked' }],
@@ -48,10 +46,6 @@ export class ExportCard {
     this.card = html`<section
       class="lab-card take lab-operating" aria-label="export" hidden onchange=${() => this.withdrawOffer()}
     ></section>`;
-    this.progress = html`<span
-      class="muted" role="progressbar" aria-label="labels written" aria-valuemin="0" aria-valuemax="100" hidden
-      data-do="export-progress"
-    ></span>`;
   }
 
   // Draws the card if what it offers has changed; choices are kept.
@@ -99,8 +93,8 @@ export class ExportCard {
       'trains on them in TRL.';
     const fields = LABEL_OPTIONS.map(([name, label, choices]) => select(name, label, Object.entries(choices)));
     const kinds = { labels: 'Labels', dataset: 'Data set (zip)', 'label-recipe': 'Recipe for TRL (zip)' };
-    const row = { title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0 };
-    return this.row({ ...row, progress: this.progress, read: () => this.labelOptions() });
+    const read = () => this.labelOptions();
+    return this.row({ title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0, read });
   }
 
   labelOptions() {
@@ -143,7 +137,7 @@ export class ExportCard {
   }
 
   // kinds: labels of the buttons by what they export. read: the options of a request.
-  row({ title, description, fields, kinds, isEnabled, read, progress = null }) {
+  row({ title, description, fields, kinds, isEnabled, read }) {
     const button = ([kind, label]) =>
       actionButton(`export-${kind}`, label, () => this.write(kind, read()), 'small', { disabled: !isEnabled });
     const buttons = Object.entries(kinds).map(button);
@@ -151,7 +145,7 @@ export class ExportCard {
       <div><h3>${title}</h3><p class="muted">${description}</p></div>
       <div class="controls">
         <div class="lab-row">${operatorOnly(...fields)}</div>
-        <div class="lab-row">${operatorOnly(...buttons)} ${progress}</div>
+        <div class="lab-row">${operatorOnly(...buttons)}</div>
       </div>
     </div>`;
   }
@@ -170,50 +164,14 @@ export class ExportCard {
     if (this.running.has(kind)) return;
     this.running.add(kind);
     this.card.after(this.notice);
-    const id = Math.floor(Math.random() * Number.MAX_SAFE_INTEGER);
-    const isOfLabels = kind === 'labels' || kind === 'dataset';
-    showNotice(this.notice, isOfLabels ? '' : 'Writing the file …');
-    const request = this.api.export({ export: id, kind, ...choices }, EXPORT_MS);
-    if (isOfLabels) this.follow(kind, id);
+    showNotice(this.notice, 'Writing the file …');
     try {
-      const download = await request;
-      this.finish(kind);
-      offerDownload(this.notice, download, 'export-link');
+      offerDownload(this.notice, await this.api.export({ kind, ...choices }, EXPORT_MS), 'export-link');
     } catch (error) {
-      this.finish(kind);
       showNotice(this.notice, error.message, true);
     }
-  }
-
-  finish(kind) {
     this.running.delete(kind);
-    this.progress.hidden = !this.running.size;
     this.card.after(this.notice);
-  }
-
-  // Shows how much of an export of labels is written, until its reply has arrived or the lab no longer knows it.
-  async follow(kind, id) {
-    this.showFraction(0);
-    for (let unknown = 0; unknown < MAX_UNKNOWN_REPLIES; unknown += 1) {
-      await new Promise((resolve) => {
-        setTimeout(resolve, PROGRESS_MS);
-      });
-      const fraction = await this.api.export_progress({ export: id }).catch(() => null);
-      if (!this.running.has(kind)) return;
-      if (fraction === null) continue;
-      this.showFraction(fraction);
-      unknown = 0;
-    }
-    this.finish(kind);
-    const message = 'The labels were not written, because the lab was stopped or restarted. Export them once more.';
-    showNotice(this.notice, message, true);
-  }
-
-  showFraction(fraction) {
-    const percent = Math.floor(100 * fraction);
-    this.progress.hidden = false;
-    this.progress.textContent = `Writing the labels: ${percent} %`;
-    this.progress.setAttribute('aria-valuenow', percent);
   }
 }
 
