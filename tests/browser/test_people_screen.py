@@ -83,13 +83,6 @@ def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     bob.wait_for_selector("tr[data-name=Ann]")
     assert bob.inner_text("tr[data-name='Bo$$']").split()[:3] == ["Bo$$", "(you)", "3"]
     expect(bob.locator("[aria-label='who is connected']")).to_contain_text("You, Bo$$, may label.")
-    sorted_by = bob.locator(".lab-people thead [aria-sort=descending]")
-    expect(sorted_by).to_have_text("Labels")
-    bob.click("role=button[name='Self-consistency']")
-    with bob.expect_response(lambda reply: "/lab-api/people/" in reply.url):
-        pass  # the next poll
-    expect(sorted_by).to_have_text("Self-consistency")
-    assert bob.evaluate("document.activeElement.dataset.sort") == "themselves"
     open_tab(bob, "Label")
     expect(bob.locator(".goal [data-here]")).to_have_text("2 people here")
     ann.close()

@@ -144,10 +144,10 @@ def test_people_is_redrawn_only_after_a_change(run):
       setOperator(false);
       const { default: People } = await import('/people/view.js');
       new People(show('lab-people'), { fields: [], page_command: 'x' });
-      await until(() => find('[data-sort=labels]'));
+      await until(() => find('[data-do=people-join]'));
       const title = find('.lab-people h2');
       getSelection().selectAllChildren(title);
-      find('[data-sort=others]').focus();
+      find('[data-do=people-join]').focus();
       await pause(200);
       let before = asked;
       await until(() => asked > before);
@@ -156,8 +156,8 @@ def test_people_is_redrawn_only_after_a_change(run):
       [before, present] = [asked, ['Ann', 'Bob']];
       await until(() => asked > before);
       await pause(100);
-      return [...kept, text('.lab-people h2'), document.activeElement.dataset.sort];"""
-    assert run(code) == [True, "One person is connected", "2 people are connected", "others"]
+      return [...kept, text('.lab-people h2'), document.activeElement.dataset.do];"""
+    assert run(code) == [True, "One person is connected", "2 people are connected", "people-join"]
 
 
 def test_a_clock_is_not_read_aloud(run):

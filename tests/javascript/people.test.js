@@ -1,14 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import {
-  goldNames,
-  presentText,
-  presentTitle,
-  share,
-  sortedRows,
-  stateSentences,
-} from '../../rlhf_lab/ui/people/figures.js';
+import { goldNames, presentText, presentTitle, share, stateSentences } from '../../rlhf_lab/ui/people/figures.js';
 
 const row = (annotator, labels, same, repeated, agreed = 0, shared = 0) => ({
   annotator,
@@ -18,16 +11,6 @@ const row = (annotator, labels, same, repeated, agreed = 0, shared = 0) => ({
   agreed,
   shared,
 });
-const names = (rows) => rows.map((one) => one.annotator);
-
-test('the leaderboard is sorted by labels or by a share', () => {
-  const rows = [row('new', 2, 0, 0, 1, 2), row('many', 9, 1, 4), row('steady', 3, 2, 2), row('steadier', 3, 4, 4)];
-  assert.deepEqual(names(sortedRows(rows, 'labels')), ['many', 'steady', 'steadier', 'new']);
-  assert.deepEqual(names(sortedRows(rows, 'themselves')), ['steadier', 'steady', 'many', 'new']);
-  assert.equal(names(sortedRows(rows, 'others'))[0], 'new'); // the only one with a value
-  assert.deepEqual(names(rows), ['new', 'many', 'steady', 'steadier']);
-});
-
 test('a share without cases is a dash', () => {
   assert.equal(share(1, 3), '33 % of 3');
   assert.equal(share(0, 0), '–');

@@ -4,7 +4,7 @@ import { html, svg } from '../shared/dom.js';
 import { displayName, isVisitor } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { earlierName, operatorNotice } from '../shared/session.js';
-import { presentText, presentTitle, share, sortedRows } from './figures.js';
+import { presentText, presentTitle, share } from './figures.js';
 
 const ROLE_TEXTS = {
   viewer: 'can view everything, but not label.',
@@ -12,9 +12,9 @@ const ROLE_TEXTS = {
   operator: 'can do everything: label, train, change projects and rules.',
 };
 const COLUMNS = [
-  ['labels', 'Labels', 'without skips'],
-  ['themselves', 'Self-consistency', 'on pairs shown twice, sides swapped'],
-  ['others', 'Agreement with others', 'on pairs that others also judged'],
+  ['Labels', 'without skips'],
+  ['Self-consistency', 'on pairs shown twice, sides swapped'],
+  ['Agreement with others', 'on pairs that others also judged'],
 ];
 
 /** @param {lab.PeopleState} state @param {string} role */
@@ -25,31 +25,27 @@ export function presenceCard({ present, you, shown_names: shown }, role) {
     <h2 data-here=${present.length}>${presentTitle(present, you.name)}</h2>
     ${isListed && html`<p class="muted">${presentText(present, shown)}</p>`}
     <p>You${isNamed && `, ${shown[you.name] ?? you.name},`} ${ROLE_TEXTS[role]}</p>
-    ${role === 'viewer' && html`<p><a class="lab-button" href="join">Join to label</a></p>`}
+    ${role === 'viewer' && html`<p><a class="lab-button" href="join" data-do="people-join">Join to label</a></p>`}
     ${operatorNotice('Only the operator can change the labelling rules and remove people from the lab.')}
   </section>`;
 }
 
-/** @param {lab.PeopleState} state @param {string} sortKey @param {(key: string) => void} sort */
-export function leaderboard(state, sortKey, sort) {
+// Those with the most labels first.
+/** @param {lab.PeopleState} state */
+export function leaderboard(state) {
   if (!state.leaderboard.length) {
     return html`<section class="lab-card">
       <h2>Labels</h2>
       <p class="muted">Nobody has labelled in this project yet.</p>
     </section>`;
   }
-  const head = ([key, name, title]) =>
-    html`<th scope="col" aria-sort=${key === sortKey ? 'descending' : 'none'}>
-      <button
-        type="button" data-sort=${key} title="${title}; press to sort by this column" onclick=${() => sort(key)}
-      >${name}</button>
-    </th>`;
+  const head = ([name, title]) => html`<th scope="col" title=${title}>${name}</th>`;
   return html`<section class="lab-card" aria-label="leaderboard">
     <h2>Labels</h2>
     <div class="scroll">
       <table>
         <thead><tr><th scope="col">Name</th>${COLUMNS.map(head)}</tr></thead>
-        <tbody>${sortedRows(state.leaderboard, sortKey).map((row) => leaderboardRow(row, state))}</tbody>
+        <tbody>${state.leaderboard.map((row) => leaderboardRow(row, state))}</tbody>
       </table>
     </div>
     <p class="muted">

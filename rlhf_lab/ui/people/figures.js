@@ -3,24 +3,6 @@ import { formatPercent, isVisitor, plural } from '../shared/format.js';
 
 export const share = (count, total) => (total ? `${formatPercent(count / total)} of ${total}` : '–');
 
-/** @type {Record<string, (row: lab.AnnotatorActivity) => number[]>} */
-const SORT_VALUES = {
-  labels: (row) => [row.labels],
-  themselves: (row) => [row.same / row.repeated, row.repeated],
-  others: (row) => [row.agreed / row.shared, row.shared],
-};
-
-// Highest first; rows without a value come last, and equal values are ordered by their number of pairs.
-/** @param {lab.AnnotatorActivity[]} rows @param {string} key of SORT_VALUES */
-export function sortedRows(rows, key) {
-  const values = (row) => SORT_VALUES[key](row).map((value) => (Number.isNaN(value) ? -1 : value));
-  const compare = (a, b) => {
-    const i = a.findIndex((value, k) => value !== b[k]);
-    return i < 0 ? 0 : b[i] - a[i];
-  };
-  return [...rows].sort((a, b) => compare(values(a), values(b)));
-}
-
 // Everybody who is connected, visitors without a name as a number.
 /** @param {string[]} present @param {Record<string, string>} shown names as they are shown, if not as stored */
 export function presentText(present, shown = {}) {

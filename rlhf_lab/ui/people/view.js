@@ -18,7 +18,6 @@ export default class People {
     this.state = /** @type {lab.PeopleState | null} */ (null);
     // The operator's invitation; undefined until it has arrived, null if others cannot reach this lab.
     this.invitation = /** @type {lab.Invitation | null | undefined} */ (undefined);
-    this.sortKey = 'labels';
     this.drawnRules = this.drawnCards = '';
     this.cards = html`<div class="cards"></div>`;
     this.rules = html`<div class="cards"></div>`;
@@ -49,25 +48,23 @@ export default class People {
 
   draw() {
     this.drawRules();
-    const key = JSON.stringify([this.state, this.role(), this.invitation ?? String(this.invitation), this.sortKey]);
+    const key = JSON.stringify([this.state, this.role(), this.invitation ?? String(this.invitation)]);
     if (key === this.drawnCards) return; // a link that is being copied stays selected
     this.drawnCards = key;
     const presence = presenceCard(this.state, this.role());
     const invitation =
       this.invitation === undefined ? [] : [invitationCard(this.invitation, this.settings.page_command)];
-    const board = leaderboard(this.state, this.sortKey, (key) => this.sort(key));
-    redraw(this.cards, ...(this.invitation ? [...invitation, presence] : [presence, ...invitation]), board);
+    redraw(
+      this.cards,
+      ...(this.invitation ? [...invitation, presence] : [presence, ...invitation]),
+      leaderboard(this.state),
+    );
   }
 
   // The role of this visitor. The operator's secret gives all rights and does not change the name.
   role() {
     if (isOperator()) return 'operator';
     return this.state.you.role === 'viewer' ? 'viewer' : 'labeller';
-  }
-
-  sort(key) {
-    this.sortKey = key;
-    this.draw();
   }
 
   // The form is replaced only when the rules have changed, because a person may be filling it in.
