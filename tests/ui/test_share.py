@@ -117,6 +117,9 @@ def test_the_reader_answers_the_pairs_of_the_labs_own_blind_test(ctx, run):
     found = [(pair["texts"][pair["policy"]], pair["texts"][1 - pair["policy"]]) for pair in recording["pairs"]]
     assert found == [("A", "a"), ("B", "b"), ("D", "d")]
     assert recording["has_tested_pairs"] is True
+    assert [len(row) for row in recording["intervals"]] == [1, 2, 3, 4]
+    assert recording["intervals"][1] == [(0.0, pytest.approx(0.975)), (pytest.approx(0.025), 1.0)]  # p = 0.025
+    assert recording["intervals"][3][3] == (pytest.approx(0.025 ** (1 / 3)), 1.0)  # p³ = 0.025
     assert all(pair["turns"][-1]["content"] in pair["prompt"] for pair in recording["pairs"])
 
 

@@ -6,42 +6,15 @@ import { formatPercent, plural } from '../shared/format.js';
 
 const VOTES_FILE = 'votes-of-a-reader.jsonl';
 
-/** The probability of so many wins or more in `count` choices. */
-function tail(count, wins, share) {
-  let [term, sum] = [(1 - share) ** count, 0]; // of no win
-  for (let i = 0; i <= count; i++) {
-    if (i >= wins) sum += term;
-    term *= ((count - i) / (i + 1)) * (share / (1 - share));
-  }
-  return sum;
-}
-
 /**
- * The exact 95 % interval of a share, as `exact_interval` of common/stats.py.
- * @param {number} wins @param {number} count
+ * What the choices say. choices: 0 or 1 for a text, 2 for a tie. intervals: see `Recording`.
+ * @param {{ policy: number }[]} pairs @param {number[]} choices @param {number[][][]} intervals
  */
-export function exactInterval(wins, count) {
-  const lowEnd = (successes) => {
-    let [low, high] = [0, 1];
-    for (let i = 0; successes && i < 40; i++) {
-      const share = (low + high) / 2;
-      if (tail(count, successes, share) >= 0.025) high = share;
-      else low = share;
-    }
-    return low;
-  };
-  return [lowEnd(wins), 1 - lowEnd(count - wins)];
-}
-
-/**
- * What the choices say. choices: 0 or 1 for a text, 2 for a tie.
- * @param {{ policy: number }[]} pairs @param {number[]} choices
- */
-export function resultText(pairs, choices) {
+export function resultText(pairs, choices, intervals) {
   const decided = choices.filter((choice) => choice < 2).length;
   const wins = choices.filter((choice, i) => choice === pairs[i].policy).length;
   if (!decided) return 'You had no preference in any pair.';
-  const [low, high] = exactInterval(wins, decided);
+  const [low, high] = intervals[decided][wins];
   return (
     `You preferred the policy in ${wins} of ${plural(decided, 'decided pair')} (${formatPercent(wins / decided)}, ` +
     `95 % interval ${formatPercent(low)} to ${formatPercent(high)}).` +
@@ -104,7 +77,7 @@ export class BlindTest {
   }
 
   result() {
-    const { pairs, title, blind_test: authors, has_tested_pairs: areTheSame } = this.recording;
+    const { pairs, intervals, title, blind_test: authors, has_tested_pairs: areTheSame } = this.recording;
     const save = () => {
       const link = document.createElement('a');
       const lines = voteLines(pairs, this.choices, `${this.reader} of ${title}`);
@@ -113,7 +86,7 @@ export class BlindTest {
       link.click();
     };
     return [
-      html`<p role="status">${resultText(pairs, this.choices)}</p>`,
+      html`<p role="status">${resultText(pairs, this.choices, intervals)}</p>`,
       ...(authors
         ? [html`<p>The blind test of the author’s lab, on ${areTheSame ? 'these' : 'other'} pairs: ${authors}</p>`]
         : []),

@@ -15,6 +15,7 @@ from rlhf_lab.common.chat_format import Chat, turns_of_prompt
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Job, Run
 from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.common.stats import exact_interval
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError
@@ -99,6 +100,7 @@ class Recording(RunRecording):
 
     blind_test: what the lab's people preferred in the newest blind test of the run that is over, one against the base if there is
     any, or "". has_tested_pairs: whether the pairs are those of this test, not samples of the run.
+    intervals: for the reader's result, by decided pairs and by those in which the policy was preferred: `exact_interval`.
     ranking: of the newest tournament in which the run took part.
     """
 
@@ -109,6 +111,7 @@ class Recording(RunRecording):
     pairs: list[SharedPair]
     blind_test: str
     has_tested_pairs: bool
+    intervals: list[list[tuple[float, float]]]
     ranking: Ranking | None
     definitions: dict[str, str]
 
@@ -177,6 +180,7 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
     tests = list(finished_tests(ctx, run))
     test = next((test for test in tests if pairs_of_test(test, run.id)), tests[0] if tests else None)
     tested_pairs = pairs_of_test(test, run.id) if test else []
+    pairs = tested_pairs or (blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else [])
     accuracy = [value for value in accuracy_of(reward_model.report if reward_model else {}) if value is not None]
     return {
         **recording,
@@ -189,9 +193,10 @@ def record(ctx: Context, run_id: int, *, names: bool = False) -> Recording:
         "settings": settings_of(run),
         "accuracy": accuracy if len(accuracy) == 3 else None,
         "labelled_by": voters(db, run.project_id, Source.HUMAN) if names else [],
-        "pairs": tested_pairs or (blind_pairs(db, run.id, steps[-1]) if steps and steps[-1] else []),
+        "pairs": pairs,
         "blind_test": outcome_text(test) if test else "",
         "has_tested_pairs": bool(tested_pairs),
+        "intervals": [[exact_interval(wins, count) for wins in range(count + 1)] for count in range(len(pairs) + 1)],
         "ranking": ranking_of_run(ctx, run),
         "definitions": definitions(),
     }

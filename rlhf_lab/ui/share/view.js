@@ -19,7 +19,7 @@ import { TokenView } from '../train/token_view.js';
  *   tokens: Record<string, lab.TokenView>,
  *   settings: { name: string, value: string, is_changed: boolean, about: string }[],
  *   accuracy: number[] | null, labelled_by: string[], blind_test: string, definitions: Record<string, string>,
- *   has_tested_pairs: boolean, ranking: lab.Ranking | null,
+ *   has_tested_pairs: boolean, intervals: number[][][], ranking: lab.Ranking | null,
  *   pairs: { prompt: string, turns: { role: string, content: string }[], texts: [string, string], policy: number }[],
  * }} Recording
  */
