@@ -207,7 +207,7 @@ def test_blind_test_is_renamed_and_deleted(lab, open_page):
     page.keyboard.press("1")
     page.wait_for_selector("[data-judged='1']")
     control(page, "blind-delete").click()
-    expect(page.locator(".blind .controls")).to_contain_text("permanently, with its texts and 1 answer of one person?")
+    expect(page.locator(".lab-question")).to_contain_text("permanently, with its texts and 1 answer of one person?")
     control(page, "blind-delete-leave").click()
     expect(names).to_have_count(count + 2)
     control(page, "blind-delete").click()
@@ -327,7 +327,7 @@ def test_the_operator_ends_a_test_for_everybody(shared_lab, open_page):
     expect(control(labeller, "blind-end")).to_be_disabled()
 
     control(operator, "blind-end").click()
-    expect(operator.locator(".blind .controls")).to_contain_text("End test 1 for everybody?")
+    expect(operator.locator(".lab-question")).to_contain_text("End test 1 for everybody?")
     control(operator, "blind-end-leave").click()
     expect(control(operator, "blind-end")).to_be_focused()
     control(operator, "blind-end").click()

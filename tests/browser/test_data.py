@@ -142,7 +142,7 @@ def test_import_is_undone_after_a_confirmation(lab, open_page):
     )
 
     listed.locator("[data-do=data-back]").click()
-    expect(listed).to_contain_text("1 vote and 1 pair will be removed.")
+    expect(page.locator(".lab-question")).to_contain_text("1 vote and 1 pair will be removed.")
     control(page, "data-back-leave").click()
     expect(listed.locator("[data-do=data-back]")).to_be_focused()
     listed.locator("[data-do=data-back]").click()

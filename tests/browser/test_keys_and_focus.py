@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 KEY = """const press = (target, key, options = {}) =>
   target.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true, ...options }));
@@ -48,21 +49,63 @@ def test_pressing_a_button_twice_opens_one_dialog(run):
     assert run(code) == [["second", "another"], ["first"]]
 
 
-def test_input_method_keys_neither_save_nor_close(run):
-    code = """
-      const seen = [];
-      const [save, close] = [(value) => seen.push(value), () => seen.push('closed')];
-      const field = dom.nameField('a name', 'label', 'name', {}, save, close);
-      document.body.append(field);
-      const input = field.querySelector('input');
-      input.value = 'にほん';
-      press(input, 'Enter', { isComposing: true });
-      press(input, 'Enter', { keyCode: 229 });
-      press(input, 'Escape', { isComposing: true });
-      seen.push('typed');
-      press(input, 'Enter');
-      return seen;"""
-    assert run(code) == ["typed", "にほん", "closed"]
+#: JavaScript: answers[i] is the reply to the question that the button of number i opens.
+QUESTIONS = """
+  globalThis.answers = [];
+  const root = html`<div></div>`;
+  document.body.append(root);
+  globalThis.draw = () => {
+    const open = async (i, text) => { answers[i] = await dom.asked('name', 'A question?', 'Yes', text); };
+    root.replaceChildren(...[null, 'old'].map((text, i) => html`<button data-i=${i} onclick=${() => open(i, text)}>b</button>`));
+  };
+  draw();
+  return null;
+"""
+
+
+def focused(page) -> dict[str, str]:
+    return page.evaluate(
+        "document.activeElement.matches('dialog') ? 'dialog' : ({ ...document.activeElement.dataset })"
+    )
+
+
+def test_enter_does_not_confirm_a_deletion(run, module_page):
+    run(QUESTIONS)
+    answers = []
+    for keys, is_open in (("Enter", True), ("Escape", False), ("Tab Tab Enter", False), ("Tab Enter", False)):
+        module_page.locator("[data-i='0']").press("Enter")
+        assert focused(module_page) == "dialog"
+        for key in keys.split():
+            module_page.keyboard.press(key)
+        expect(module_page.locator("dialog")).to_have_count(int(is_open))
+        if is_open:
+            module_page.keyboard.press("Escape")
+        assert focused(module_page) == {"i": "0"}
+        answers.append(module_page.evaluate("answers[0]"))
+    assert answers == [None, None, None, True]
+
+
+def test_enter_saves_a_changed_name_also_an_empty_one(run, module_page):
+    run(QUESTIONS)
+    answers = []
+    for text, key in (("new", "Enter"), ("new", "Escape"), ("old", "Enter"), ("", "Enter")):
+        module_page.locator("[data-i='1']").press("Enter")
+        assert focused(module_page) == {"do": "name"}
+        module_page.keyboard.press("ControlOrMeta+a")
+        module_page.keyboard.press("Delete")
+        module_page.keyboard.type(text)
+        module_page.keyboard.press(key)
+        expect(module_page.locator("dialog")).to_have_count(0)
+        answers.append(module_page.evaluate("answers[1]"))
+    assert answers == ["new", None, None, ""]
+
+
+def test_focus_returns_to_a_button_that_was_drawn_again(run, module_page):
+    run(QUESTIONS)
+    module_page.locator("[data-i='1']").press("Enter")
+    module_page.evaluate("draw()")
+    module_page.keyboard.press("Escape")
+    expect(module_page.locator("[data-i='1']")).to_be_focused()
 
 
 def test_redrawing_a_form_keeps_the_caret(run):

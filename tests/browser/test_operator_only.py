@@ -261,5 +261,5 @@ def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_la
     go_to(page, "Runs & data")
     first_control(page, "run-rename").click()
     first_control(page, "run-name").fill("renamed by Bob")
-    first_control(page, "run-name-keep").click()
+    first_control(page, "run-name-sure").click()
     expect(first_control(page, "runs-notice")).to_contain_text("renamed by Bob")

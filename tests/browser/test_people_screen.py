@@ -161,7 +161,7 @@ def test_the_operator_changes_the_rules_for_everybody_and_removes_a_person(lab, 
     operator.click("summary:has-text('Remove a person from this lab')")
     operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
     operator.click("[data-do=erase]")
-    expect(operator.locator(".lab-people .erasure")).to_contain_text(
+    expect(operator.locator(".lab-question")).to_contain_text(
         "Remove <b>Rude</b> from every project permanently, and keep"
     )
     operator.click("[data-do=erase-sure]")

@@ -330,7 +330,7 @@ def test_a_demo_offers_chat_pairs_to_the_operator_only(run):
     assert run(code) == [[True, False], [False, True], [False, True]]
 
 
-def test_ticking_a_run_keeps_a_name_being_typed(run):
+def test_a_name_being_typed_survives_a_redrawn_list(run):
     code = """
       const run = (id) => ({
         id, name: `run ${id}`, outside_file: '', algorithm: 'ppo', status: 'done', step: 4, total_steps: 4, message: '',

@@ -417,10 +417,9 @@ def test_new_project_from_pasted_prompts_and_its_error_messages(lab, open_page, 
         written = projects(db)[-1].id
         wait_until(lambda: not queue.jobs(db, project_id=written, statuses=UNFINISHED_JOB_STATUSES), "its first pairs")
     control(page, "project-delete").click()  # of the project that is not open
-    expect(page.locator("td.actions .lab-row")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
+    expect(page.locator(".lab-question")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
     control(page, "project-delete-leave").click()
     control(page, "project-delete").press("Enter")
-    expect(control(page, "project-delete-sure")).to_be_focused()
     control(page, "project-delete-sure").press("Enter")
     expect_text(page, "project-notice", 'The project "<b>ours</b>" is deleted.')
     expect(control(page, "project-rename")).to_have_count(1)

@@ -20,7 +20,7 @@ const tabOf = (textContent) => ({ textContent });
 const { countAxis, integerTick } = await import('../../rlhf_lab/ui/shared/charts.js');
 const { ticks } = await import('../../rlhf_lab/ui/shared/plot.js');
 const { isMarked, wordDiff } = await import('../../rlhf_lab/ui/shared/diff.js');
-const { cutWithinLine, shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
+const { cutWithinLine, isKey, shareHeight } = await import('../../rlhf_lab/ui/shared/dom.js');
 const { annotatorName, currentTab, earlierName } = await import('../../rlhf_lab/ui/shared/session.js');
 
 test('the new words of a text', () => {
@@ -124,4 +124,11 @@ test('a browser keeps the name that it made', () => {
   assert.deepEqual([annotatorName(), earlierName()], [name, null]);
   globalThis.document.querySelector = () => ({ content: 'Ann' }); // a name that is sent with the page
   assert.deepEqual([annotatorName(), earlierName()], ['Ann', name]);
+});
+
+test('the keys of an input method are not meant for the page', () => {
+  assert.equal(isKey({ key: 'Enter' }, 'Enter'), true);
+  assert.equal(isKey({ key: 'Escape' }, 'Enter'), false);
+  assert.equal(isKey({ key: 'Enter', isComposing: true }, 'Enter'), false);
+  assert.equal(isKey({ key: 'Enter', keyCode: 229 }, 'Enter'), false);
 });

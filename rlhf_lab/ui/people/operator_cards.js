@@ -1,5 +1,5 @@
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
-import { actionButton, deleteConfirmation, html, setOptions, tableHead } from '../shared/dom.js';
+import { actionButton, asked, html, setOptions, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
 import { goldNames } from './figures.js';
@@ -118,10 +118,10 @@ export class ErasureCard {
   constructor(api) {
     this.api = api;
     this.name = html`<select
-      class="lab-input" id="lab-erase-name" data-do="erase-name" onchange=${() => this.draw()}
+      class="lab-input" id="lab-erase-name" data-do="erase-name" onchange=${() => this.drawButton()}
     ></select>`;
-    this.votes = html`<input type="checkbox" data-do="erase-votes" onchange=${() => this.draw()} />`;
-    this.buttons = html`<div></div>`;
+    this.votes = html`<input type="checkbox" data-do="erase-votes" />`;
+    this.button = actionButton('erase', 'Remove …', () => this.erase(), 'danger', { disabled: true });
     this.node = html`<details class="lab-card erasure lab-operating" ontoggle=${() => this.load().catch(RETRIED)}>
       <summary>Remove a person from this lab</summary>
       <p class="muted">
@@ -133,7 +133,7 @@ export class ErasureCard {
         ${this.name}
         <label>${this.votes} also remove their votes and notes</label>
       </div>
-      ${this.buttons}
+      ${operatorOnly(this.button)}
       <p class="result" role="status"></p>
     </details>`;
   }
@@ -141,26 +141,20 @@ export class ErasureCard {
   async load() {
     if (!this.node.open || !isOperator()) return;
     const names = await this.api.names();
-    const selected = this.name.value;
     const placeholder = names.length ? 'choose …' : 'no named people yet';
     setOptions(this.name, [['', placeholder], ...names.map((name) => [name, name])], '');
-    if (this.name.value !== selected || !this.buttons.firstChild) this.draw();
+    this.drawButton();
   }
 
-  // The button, or the question whether to continue.
-  draw(isConfirming = false) {
-    const name = this.name.value;
-    const deletesVotes = this.votes.checked;
+  drawButton() {
+    this.button.disabled = !this.name.value;
+  }
+
+  async erase() {
+    const [name, deletesVotes] = [this.name.value, this.votes.checked];
     const consequence = deletesVotes ? 'with all votes' : 'and keep the votes without a name';
     const question = `Remove ${name} from every project permanently, ${consequence}?`;
-    const erase = () => this.erase(name, deletesVotes);
-    const button = actionButton('erase', 'Remove …', () => this.draw(true), 'danger', { disabled: !name });
-    this.buttons.replaceChildren(
-      isConfirming && name ? deleteConfirmation(question, 'erase', {}, erase, () => this.draw()) : operatorOnly(button),
-    );
-  }
-
-  async erase(name, deletesVotes) {
+    if (!(await asked('erase', question, 'Remove'))) return;
     await showResult(this.node, this.api.erase({ name, delete_votes: deletesVotes }));
     await this.load().catch(RETRIED);
   }

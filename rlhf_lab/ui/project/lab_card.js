@@ -1,5 +1,5 @@
 // The lab itself: the operator's secret, the engine, the lab's folder and log.
-import { actionButton, html, redraw } from '../shared/dom.js';
+import { actionButton, asked, html, redraw } from '../shared/dom.js';
 import { formatBytes } from '../shared/format.js';
 import { operatorOnly, storeOperatorSecret } from '../shared/session.js';
 
@@ -15,7 +15,6 @@ export class LabCard {
   constructor(screen, hasSecret) {
     this.screen = screen;
     this.engine = /** @type {lab.EngineView | null} */ (null);
-    this.isConfirmingStop = false;
     this.engineNode = html`<div class="engine"></div>`;
     this.summary = html`<div class="inside"><p class="muted">Counting …</p></div>`;
     this.node = html`<section class="lab-card lab-itself" aria-label="this lab">
@@ -66,38 +65,21 @@ export class LabCard {
   drawEngine(engine = this.engine) {
     this.engine = engine;
     const [stateText, explanation] = ENGINE_TEXTS[engine.state];
+    const disabled = !engine.stoppable;
+    const stop = actionButton('stop-engine', 'Stop engine', () => this.stop(), 'small danger', { disabled });
     redraw(
       this.engineNode,
       html`<div class="lab-row">
         <strong>The engine ${stateText}.</strong>
         <span class="muted lab-grow">${explanation}</span>
-        ${operatorOnly(this.isConfirmingStop && engine.stoppable ? this.stopQuestion() : this.stopButton())}
+        ${operatorOnly(stop)}
       </div>`,
     );
   }
 
-  stopButton() {
-    const ask = () => this.confirmStop(true, 'stop-engine-sure');
-    return actionButton('stop-engine', 'Stop engine', ask, 'small danger', { disabled: !this.engine.stoppable });
-  }
-
-  stopQuestion() {
-    return html`<span>
-        Runs stop at their last checkpoint and continue when the engine is restarted. Stop it?
-      </span>
-      ${actionButton('stop-engine-sure', 'Stop', () => this.stop(), 'small danger')}
-      ${actionButton('stop-engine-leave', 'Cancel', () => this.confirmStop(false, 'stop-engine'))}`;
-  }
-
-  confirmStop(isConfirming, focus) {
-    this.isConfirmingStop = isConfirming;
-    this.drawEngine();
-    this.control(focus)?.focus();
-  }
-
-  stop() {
-    this.isConfirmingStop = false;
-    this.drawEngine();
+  async stop() {
+    const question = 'Runs stop at their last checkpoint and continue when the engine is restarted. Stop it?';
+    if (!(await asked('stop-engine', question, 'Stop'))) return;
     this.screen.showMessage('Stopping the engine; up to 20 s …', false, this.engineNode);
     this.screen.act('stop_engine', {}, this.engineNode);
   }

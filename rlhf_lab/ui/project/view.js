@@ -6,7 +6,7 @@ import { operatorNotice } from '../shared/session.js';
 import { downloadContent, lengthContent } from './cards.js';
 import { LabCard } from './lab_card.js';
 import { NewProject } from './new_project.js';
-import { ProjectList } from './project_list.js';
+import { projectList } from './project_list.js';
 
 const api = requests('project');
 const POLL_MS = 2000;
@@ -18,7 +18,10 @@ export default class Project {
     this.lastAction = Promise.resolve();
     this.pollNow = () => {};
     this.notice = html`<p class="lab-notice" role="status" hidden data-do="project-notice"></p>`;
-    this.list = new ProjectList((name, payload) => this.act(name, payload));
+    this.current = /** @type {number | null} */ (null); // the open project
+    this.list = html`<section aria-label="projects">
+      <div class="lab-card lab-empty" role="status">Loading the projects …</div>
+    </section>`;
     this.lengthCard = html`<section class="lab-card length" aria-label="length of the answers" hidden></section>`;
     this.downloadCard = html`<section class="lab-card fetching" aria-label="download" hidden></section>`;
     this.form = new NewProject(this, settings);
@@ -26,7 +29,7 @@ export default class Project {
     root.append(
       operatorNotice('Only the operator can open, create and change projects; you can view them.'),
       this.notice,
-      this.list.node,
+      this.list,
       this.lengthCard,
       this.downloadCard,
       this.form.node,
@@ -38,7 +41,11 @@ export default class Project {
   async update() {
     const state = await api.state.ifChanged();
     if (!state) return;
-    this.list.update(state);
+    this.current = state.current;
+    redraw(
+      this.list,
+      projectList(state, (name, payload) => this.act(name, payload)),
+    );
     this.drawLength(state.length);
     this.drawDownload(state.download);
     this.lab.drawEngine(state.engine);
@@ -63,7 +70,7 @@ export default class Project {
   }
 
   // Perform an action and show its outcome below an element; null if it failed.
-  async act(name, payload, place = this.list.node) {
+  async act(name, payload, place = this.list) {
     try {
       const reply = await this.request(name, payload);
       this.showMessage(reply.message, false, place);
@@ -92,7 +99,7 @@ export default class Project {
 
   async pressLength(button, name) {
     button.disabled = true;
-    if (!(await this.act(name, { shown_project: this.list.state.current }, this.lengthCard))) button.disabled = false;
+    if (!(await this.act(name, { shown_project: this.current }, this.lengthCard))) button.disabled = false;
   }
 
   /** @param {lab.DownloadView | null} download */

@@ -1,5 +1,5 @@
 // The list of runs of the screen "Runs & data".
-import { actionButton, deleteConfirmation, html, nameField, progressBar, sparkline, tableHead } from '../shared/dom.js';
+import { actionButton, html, progressBar, sparkline, tableHead } from '../shared/dom.js';
 import { formatNumber, momentText } from '../shared/format.js';
 import { operatorOnly, showRun } from '../shared/session.js';
 
@@ -17,7 +17,7 @@ const COLUMNS = [
   '',
 ]; // prettier-ignore
 
-// screen: the Runs of view.js, which has the compared runs and the row that is being edited, and acts.
+// screen: the Runs of view.js, which has the compared runs, and acts.
 /** @param {lab.RunsOverview} overview @param {any} screen */
 export function runList(overview, screen) {
   if (!overview.runs.length) {
@@ -51,7 +51,7 @@ function row(run, screen) {
   const figure = (label, value) => html`<td class="figure" data-words=${label}>${value}</td>`;
   return html`<tr data-run=${run.id}>
     <td class="pick">${compareBox(run, screen)}</td>
-    <td class="name">${screen.isEditing(run.id, 'name') ? newName(run, screen) : name(run, screen)}</td>
+    <td class="name">${name(run, screen)}</td>
     ${figure('algorithm', run.algorithm || '–')} <td>${status(run)}</td>
     <td class="step">${progress(run)}</td>
     <td class="curve" title="the score over the steps">${scoreSparkline(run.sparkline)}</td>
@@ -60,7 +60,7 @@ function row(run, screen) {
     <td class="muted when" title=${new Date(1000 * run.created_at).toLocaleString('en-GB')}>
       ${momentText(run.created_at)}
     </td>
-    <td class="actions">${screen.isEditing(run.id, 'delete') ? deletion(run, screen) : actions(run, screen)}</td>
+    <td class="actions">${actions(run, screen)}</td>
   </tr>`;
 }
 
@@ -88,20 +88,13 @@ function compareBox(run, screen) {
 function name(run, screen) {
   const rename = html`<button
     type="button" class="plain" title="rename" aria-label="rename run ${run.id}, ${run.name}" data-do="run-rename"
-    data-run=${run.id} onclick=${() => screen.edit(run.id, 'name')}
+    data-run=${run.id} onclick=${() => screen.rename(run)}
   >
     ${run.name}
   </button>`;
   return html`<span class="muted">${run.id}</span> ${operatorOnly(rename)}
     ${run.outside_file && html`<p class="muted message">from ${run.outside_file}</p>`}
     ${run.message && run.status === 'failed' && html`<p class="muted message">${run.message}</p>`}`;
-}
-
-/** @param {lab.RunRow} run */
-function newName(run, screen) {
-  const label = `new name of run ${run.id}`;
-  const save = (text) => screen.rename(run.id, text);
-  return nameField(run.name, label, 'run-name', { 'data-run': run.id }, save, () => screen.stopEditing());
 }
 
 /** @param {lab.RunRow} run */
@@ -122,7 +115,7 @@ function actions(run, screen) {
   const button = (name, label, onclick, style, attributes) =>
     actionButton(name, label, onclick, `small ${style}`, { 'data-run': run.id, ...attributes });
   const resume = button('run-resume', 'Resume', (event) => screen.resume(run.id, event.target), '', {});
-  const remove = button('run-delete', 'Delete', () => screen.edit(run.id, 'delete'), 'danger', {
+  const remove = button('run-delete', 'Delete', () => screen.remove(run), 'danger', {
     disabled: run.is_active,
     title: run.is_active ? 'stop it first under Train' : 'asks first',
   });
@@ -132,11 +125,4 @@ function actions(run, screen) {
     ${isOurs && button('run-watch', 'Show', () => showRun(run.id), '', { title })}
     ${operatorOnly(run.is_resumable && resume, remove)}
   </div>`;
-}
-
-/** @param {lab.RunRow} run */
-function deletion(run, screen) {
-  const question = `Delete run ${run.id} permanently?`;
-  const confirm = () => screen.remove(run.id);
-  return deleteConfirmation(question, 'run-delete', { 'data-run': run.id }, confirm, () => screen.stopEditing());
 }

@@ -1,7 +1,7 @@
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { html, redraw, showNotice, showOutcome } from '../shared/dom.js';
+import { asked, html, redraw, showNotice, showOutcome } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { Comparison } from './comparison.js';
@@ -18,7 +18,6 @@ export default class Runs {
     this.data = data;
     this.overview = /** @type {lab.RunsOverview | null} */ (null);
     this.slots = /** @type {Map<number, number>} */ (new Map()); // run id -> color of the compared runs
-    this.editing = null; // {run, part: 'name' or 'delete'}; while it is set, the list is not drawn again
     this.notice = html`<p class="lab-notice" role="status" hidden data-do="runs-notice"></p>`;
     this.list = html`<section class="list" aria-label="runs of this project">
       <div class="lab-card lab-empty" role="status">Loading the runs …</div>
@@ -55,9 +54,8 @@ export default class Runs {
     const before = this.overview?.project === overview.project ? this.overview.runs.map((run) => run.id) : null;
     const ids = overview.runs.map((run) => run.id);
     this.slots = nextSlots(this.slots, before, ids, this.data.max_runs);
-    if (!before) this.editing = null;
     this.overview = overview;
-    if (!this.editing) this.drawList();
+    this.drawList();
     this.exports.update(overview);
   }
 
@@ -73,34 +71,17 @@ export default class Runs {
     if (!isChosen) this.slots.delete(run);
     else if (slot !== undefined) this.slots.set(run, slot);
     else this.showMessage(`At most ${this.data.max_runs} runs can be compared at once. Leave one out first.`, true);
-    if (!this.editing) this.drawList();
+    this.drawList();
     this.updateSoon();
   }
 
-  isEditing(run, part) {
-    return this.editing?.run === run && this.editing.part === part;
+  async rename({ id, name }) {
+    const text = await asked('run-name', `New name of run ${id}`, 'Save', name);
+    if (text !== null) this.act(api.rename({ run: id, name: text }));
   }
 
-  edit(run, part) {
-    this.editing = { run, part };
-    this.drawList();
-    this.focus(part === 'name' ? 'run-name' : 'run-delete-sure', run);
-  }
-
-  stopEditing() {
-    if (!this.editing) return; // another project has been opened in between
-    const { run, part } = this.editing;
-    this.editing = null;
-    this.drawList();
-    this.focus(part === 'name' ? 'run-rename' : 'run-delete', run);
-  }
-
-  focus(name, run) {
-    this.list.querySelector(`[data-do="${name}"][data-run="${run}"]`)?.focus();
-  }
-
-  rename(run, name) {
-    return this.act(api.rename({ run, name }));
+  async remove({ id, name }) {
+    if (await asked('run-delete', `Delete run ${id} "${name}" permanently?`)) this.act(api.delete({ run: id }));
   }
 
   resume(run, button) {
@@ -108,15 +89,11 @@ export default class Runs {
     return this.act(api.resume({ run }));
   }
 
-  remove(run) {
-    return this.act(api.delete({ run }));
-  }
-
   // Show the reply to an action on a run, above the list.
   async act(request) {
     this.showMessage('');
     const hasFailed = !(await showOutcome(this.notice, request));
-    if (hasFailed && !this.editing) this.drawList(); // a disabled button is enabled
+    if (hasFailed) this.drawList(); // a disabled button is enabled
     this.updateSoon();
   }
 

@@ -60,16 +60,51 @@ export function openDialog(name, content) {
   return dialog;
 }
 
+// Asks a question in a dialog, with a field if there is a text to change. Resolves to true or the changed text, and to
+// null if the person cancels or leaves the text as it is. `${name}-sure` is the button that confirms.
+export function asked(name, question, label = 'Delete', text = null) {
+  const opener = document.activeElement;
+  const field =
+    text !== null &&
+    html`<input class="lab-input" maxlength="80" value=${text} aria-label=${question} data-do=${name} />`;
+  const style = field ? 'lab-main' : 'danger';
+  const dialog = openDialog(
+    'question',
+    html`<form method="dialog">
+      <p id="lab-question">${question}</p>
+      ${field}
+      <div class="lab-row">
+        <button class="lab-button small ${style}" value="yes" data-do="${name}-sure">${label}</button>
+        <button class="lab-button small" data-do="${name}-leave">Cancel</button>
+      </div>
+    </form>`,
+  );
+  dialog.setAttribute('aria-describedby', 'lab-question');
+  if (field) field.focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener('close', () => {
+      if (!opener?.isConnected) sameControl(document, opener)?.focus(); // its list was drawn again
+      const answer = field ? field.value : true;
+      resolve(dialog.returnValue === 'yes' && answer !== text ? answer : null);
+    });
+  });
+}
+
+// The control below an element that has the data attributes of an earlier one.
+function sameControl(root, before) {
+  const attributes = Object.entries(before?.dataset ?? {});
+  const isSame = (node) => attributes.length && attributes.every(([name, value]) => node.dataset[name] === value);
+  return [...root.querySelectorAll('a, button, input, select, summary, textarea')].find(isSame);
+}
+
 // Draws the contents of an element again. The focus, with the caret of a text, stays on the control with the same data
 // attributes.
 export function keepFocus(root, draw) {
   const before = /** @type {any} */ (root.contains(document.activeElement) ? document.activeElement : null);
-  const focused = Object.entries(before?.dataset ?? {});
   const caret = [before?.selectionStart, before?.selectionEnd];
   draw();
-  if (!focused.length || before.isConnected) return;
-  const isSame = (node) => focused.every(([name, value]) => node.dataset[name] === value);
-  const node = [...root.querySelectorAll('a, button, input, select, summary, textarea')].find(isSame);
+  if (!before || before.isConnected) return;
+  const node = sameControl(root, before);
   node?.focus();
   if (node?.type === before.type && caret.every(Number.isInteger)) node.setSelectionRange(...caret);
 }
@@ -124,40 +159,6 @@ export async function showOutcome(notice, request) {
     showNotice(notice, error.message, true);
     return false;
   }
-}
-
-// A field for a new name, which replaces the name in a row. save(name) is called if it changed, then close().
-export function nameField(value, label, action, attributes, save, close) {
-  const submit = () => {
-    if (input.value !== value) save(input.value);
-    close();
-  };
-  const press = (event) => {
-    if (isKey(event, 'Escape')) close();
-    if (!isKey(event, 'Enter')) return;
-    event.preventDefault(); // otherwise Enter would also press the button that gets the focus next
-    submit();
-  };
-  const input = html`<input
-    class="lab-input" type="text" maxlength="80" value=${value} aria-label=${label} data-do=${action}
-    onkeydown=${press}
-  />`;
-  return html`<div class="lab-row">
-    ${withAttributes(input, attributes)}
-    ${actionButton(`${action}-keep`, 'Save', submit)}${actionButton(`${action}-leave`, 'Cancel', close)}
-  </div>`;
-}
-
-// A question before something is deleted, which replaces the buttons of a row.
-export function deleteConfirmation(question, action, attributes, confirm, close, label = 'Delete') {
-  const act = () => {
-    confirm();
-    close();
-  };
-  return html`<div class="lab-row">
-    <span>${question}</span>${actionButton(`${action}-sure`, label, act, 'small danger', attributes)}
-    ${actionButton(`${action}-leave`, 'Cancel', close)}
-  </div>`;
 }
 
 // A prompt: its text, or a conversation turn by turn, scrolled to the last one. turns: [{role, content}]; classes: such

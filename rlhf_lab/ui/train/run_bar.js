@@ -1,6 +1,6 @@
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
-import { actionButton, deleteConfirmation, html, optionList, selectField, showOutcome } from '../shared/dom.js';
+import { actionButton, asked, html, optionList, selectField, showOutcome } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
@@ -39,9 +39,8 @@ export class RunBar {
     this.buttons = {
       pause: this.button('pause', 'Pause'),
       resume: this.button('resume', 'Resume', 'lab-main'),
-      stop: actionButton('stop', 'Stop', () => this.askToStop(), 'small danger'),
+      stop: actionButton('stop', 'Stop', () => this.stop(), 'small danger'),
     };
-    this.question = html`<div class="question"></div>`;
     const pick = ({ target }) => {
       if (target.value !== RECORDED) return onPick(Number(target.value));
       target.value = this.state.run.id; // until the recording is there, and when it has ended
@@ -71,7 +70,7 @@ export class RunBar {
         </span>
         ${this.replay} ${operatorOnly(pause, resume, stop)}
       </div>
-      ${this.question}${this.error}${this.brake}
+      ${this.error}${this.brake}
     </div>`;
   }
 
@@ -115,16 +114,10 @@ export class RunBar {
     this.onControl();
   }
 
-  askToStop() {
-    const text = droppedText(this.state);
-    const stop = () => this.send({ action: 'stop' });
-    if (!text) {
-      stop();
-      return;
-    }
-    const close = () => this.question.replaceChildren();
-    this.question.replaceChildren(deleteConfirmation(text, 'stop', {}, stop, close, 'Stop now'));
-    this.question.querySelector('button').focus();
+  async stop() {
+    const { id: run } = this.state.run;
+    const question = droppedText(this.state);
+    if (!question || (await asked('stop', question, 'Stop now'))) this.send({ run, action: 'stop' });
   }
 
   drawButtons() {
@@ -138,7 +131,6 @@ export class RunBar {
     pause.disabled = this.isSending || pending.includes('pause') || pending.includes('stop');
     resume.disabled = this.isSending || pending.includes('resume');
     stop.disabled = this.isSending || pending.includes('stop');
-    if (stop.hidden || stop.disabled) this.question.replaceChildren();
     this.part('.settings').hidden = run.status === 'done';
     const sent = this.isSending && ['pause', 'resume', 'stop'].includes(this.sentAction) ? [this.sentAction] : [];
     const requested = [...new Set([...pending, ...sent])];

@@ -1,7 +1,7 @@
 // The blind test on the screen "Compare": which of two texts is better. The models are named when all pairs are judged,
 // in a lab of several people when the operator ends the test.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, html, nameField, promptView, selectField } from '../../shared/dom.js';
+import { actionButton, asked, html, promptView, selectField } from '../../shared/dom.js';
 import { setOptions, showNotice, tableHead, textView } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { operatorNotice, operatorOnly } from '../../shared/session.js';
@@ -26,7 +26,6 @@ export class BlindTest extends BlindPairs {
     this.getRequest = getRequest;
     this.onChange = onChange;
     this.tests = /** @type {Array<[number, string]>} */ ([]);
-    this.editing = ''; // rename, end or delete
     this.comesFirst = false; // above the form: once its texts are written or judged in this page
     this.pairCount = html`<input
       class="lab-input" type="text" inputmode="numeric" value="20" aria-label="pairs" data-do="blind-pairs"
@@ -101,7 +100,6 @@ export class BlindTest extends BlindPairs {
     if (projectChanged) {
       this.comesFirst = false;
       this.placeCard();
-      this.stopEditing();
       this.reset();
     }
     this.tests = tests;
@@ -113,13 +111,12 @@ export class BlindTest extends BlindPairs {
 
   pick() {
     this.state = null;
-    this.stopEditing();
     this.select(Number(this.picker.value));
   }
 
   drawControls() {
     const { controls, picker, tests } = this;
-    if (!this.editing && controls.contains(picker) !== Boolean(tests.length)) {
+    if (controls.contains(picker) !== Boolean(tests.length)) {
       const buttons = [this.editButton('rename', 'Rename'), this.editButton('delete', 'Delete')];
       controls.replaceChildren(...(tests.length ? [picker, operatorOnly(...buttons)] : []));
     }
@@ -130,37 +127,27 @@ export class BlindTest extends BlindPairs {
   editButton(action, label) {
     const style = action === 'delete' ? 'small danger' : 'small';
     const title = action === 'rename' ? null : 'asks first';
-    return actionButton(`blind-${action}`, label, () => this.startEditing(action), style, { title });
+    return actionButton(`blind-${action}`, label, () => this.edit(action), style, { title });
   }
 
-  async startEditing(action) {
+  async edit(action) {
     if (!this.state?.id) return;
     await this.refresh(); // get the current number of answers
     if (!this.state?.id) return;
     const { id, deletion_note: deletionNote } = this.state;
-    const close = () => this.stopEditing();
-    const confirm = (question, label) =>
-      deleteConfirmation(question, `blind-${action}`, {}, () => this.sendEdit(id, action), close, label);
     const name = this.tests.find(([one]) => one === id)?.[1] ?? '';
-    const rename = (newName) => this.sendEdit(id, action, { name: newName });
-    const views = {
-      rename: () => nameField(name, `new name of test ${id}`, 'blind-name', {}, rename, close),
-      end: () =>
-        confirm(`End test ${id} for everybody? Then its result is shown, and nobody can judge its pairs.`, 'End it'),
-      delete: () => confirm(`Delete test ${id} permanently, ${deletionNote}?`, 'Delete'),
+    const questions = {
+      rename: ['blind-name', `New name of test ${id}`, 'Save', name],
+      end: [
+        'blind-end',
+        `End test ${id} for everybody? Then its result is shown, and nobody can judge its pairs.`,
+        'End it',
+      ],
+      delete: ['blind-delete', `Delete test ${id} permanently, ${deletionNote}?`],
     };
     showNotice(this.notice, '');
-    this.editing = action;
-    this.controls.replaceChildren(views[action]());
-    this.controls.querySelector('input, button').focus();
-  }
-
-  stopEditing() {
-    const action = this.editing;
-    this.editing = '';
-    if (action) this.controls.replaceChildren();
-    this.drawControls();
-    if (action) this.card.querySelector(`[data-do=blind-${action}]`)?.focus();
+    const answer = await asked(...questions[action]);
+    if (answer !== null) this.sendEdit(id, action, action === 'rename' ? { name: answer } : {});
   }
 
   // ---- what is on screen

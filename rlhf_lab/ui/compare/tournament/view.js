@@ -1,6 +1,6 @@
 // The tournament on the screen "Compare": blind pairs of up to eight models, and their ranking.
 import { requests } from '../../shared/api.js';
-import { actionButton, deleteConfirmation, html, selectField } from '../../shared/dom.js';
+import { actionButton, asked, html, selectField } from '../../shared/dom.js';
 import { term } from '../../shared/glossary.js';
 import { getItem, operatorNotice, operatorOnly, setItem } from '../../shared/session.js';
 import { BlindPairs } from '../blind_pairs.js';
@@ -96,7 +96,9 @@ export class Tournament extends BlindPairs {
     this.send('answer', { tournament_id: this.state.id }, 'The lab does not reply. Press the button again.');
   }
 
-  sendDeletion(id) {
+  async delete(id) {
+    const question = `Delete tournament ${id} permanently, with its texts and answers?`;
+    if (!(await asked('tournament-delete', question))) return;
     this.send(
       'delete',
       { tournament_id: id },
@@ -184,15 +186,9 @@ export class Tournament extends BlindPairs {
     const pick = ({ target }) => this.select(Number(target.value));
     const items = ids.map((one) => [one, `tournament ${one}`]);
     const picker = selectField('tournament-pick', 'tournament', pick, items, id);
-    const confirm = () => this.confirmDeletion(id);
-    const remove = actionButton('tournament-delete', 'Delete', confirm, 'small danger', { title: 'asks first' });
+    const attributes = { title: 'asks first' };
+    const remove = actionButton('tournament-delete', 'Delete', () => this.delete(id), 'small danger', attributes);
     this.controls.replaceChildren(picker, operatorOnly(remove));
-  }
-
-  confirmDeletion(id) {
-    const question = `Delete tournament ${id} permanently, with its texts and answers?`;
-    const [confirm, close] = [() => this.sendDeletion(id), () => this.drawControls()];
-    this.controls.replaceChildren(deleteConfirmation(question, 'tournament-delete', {}, confirm, close));
   }
 
   content() {

@@ -1,7 +1,7 @@
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
 import { requests } from '../../shared/api.js';
-import { actionButton, controlsOf, html, showNotice, showOutcome } from '../../shared/dom.js';
+import { actionButton, asked, controlsOf, html, showNotice, showOutcome } from '../../shared/dom.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';
@@ -10,13 +10,13 @@ import { statusText, variableText } from './status.js';
 const api = requests('hub_mirror');
 const POLL_MS = 3000;
 const CHECK_MS = 5 * 60_000; // for requests to the Hub, which may be slow
-// What the page asks before an action; REPOSITORY stands for its name.
+// What the page asks before an action, and the button that confirms.
 const QUESTIONS = {
-  turn_off: { text: 'Stop saving to REPOSITORY? The copy there stays as it is.', label: 'Stop saving' },
-  take_over: {
-    text: 'The next save replaces what the other lab has saved to REPOSITORY. Stop the other lab first.',
-    label: 'Take it over',
-  },
+  turn_off: (repository) => [`Stop saving to ${repository}? The copy there stays as it is.`, 'Stop saving'],
+  take_over: (repository) => [
+    `The next save replaces what the other lab has saved to ${repository}. Stop the other lab first.`,
+    'Take it over',
+  ],
 };
 
 export default class HubMirror {
@@ -67,30 +67,12 @@ export default class HubMirror {
       <div class="lab-row">
         ${actionButton('mirror-take-over', 'Take over this repository', () => this.ask('take_over'), 'small danger')}
       </div>
-      <div class="sure" hidden role="group" data-do="mirror-question"></div>
     </section>`;
   }
 
   /** @param {'turn_off' | 'take_over'} action */
-  ask(action) {
-    const { question } = this.fields;
-    const { text, label } = QUESTIONS[action];
-    const close = () => {
-      question.hidden = true;
-    };
-    const confirm = () => {
-      close();
-      this.act(api[action]());
-    };
-    question.replaceChildren(
-      html`<p>${text.replace('REPOSITORY', () => this.state.repository)}</p>
-        <div class="lab-row">
-          ${actionButton('mirror-sure', label, confirm, 'small danger')}
-          ${actionButton('mirror-leave', 'Cancel', close)}
-        </div>`,
-    );
-    question.hidden = false;
-    question.querySelector('button').focus();
+  async ask(action) {
+    if (await asked('mirror', ...QUESTIONS[action](this.state.repository))) this.act(api[action]());
   }
 
   async setUp(event) {

@@ -1,6 +1,6 @@
 // Section "Import": choose a file or Hub data set of preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
-import { actionButton, controlsOf, deleteConfirmation, html, redraw, showNotice } from '../../shared/dom.js';
+import { actionButton, asked, controlsOf, html, redraw, showNotice } from '../../shared/dom.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
@@ -24,7 +24,6 @@ export default class ImportData {
     this.isChanging = false; // something is being imported or undone
     this.requestCount = 0;
     this.list = /** @type {lab.ImportList | null} */ (null); // of the imports
-    this.confirming = null; // {id, summary} of the import whose undo is to be confirmed
     this.notice = html`<p class="lab-notice lab-text" role="status" hidden data-do="data-notice"></p>`;
     this.imports = html`<section class="lab-card past" aria-label="what was imported" hidden></section>`;
     this.preview = new PreviewCard(
@@ -188,7 +187,6 @@ export default class ImportData {
   async updateList() {
     const list = await api.imports.ifChanged();
     if (!list) return;
-    if (list.project !== this.list?.project) this.confirming = null;
     this.list = list;
     this.drawImports();
   }
@@ -214,39 +212,24 @@ export default class ImportData {
         <p class="muted">${momentText(item.created_at)}${by}</p>
       </div>
       <p class="figure">${contentsText(item)}${item.taken_back_at !== null && undone}</p>
-      ${this.confirming?.id === item.id ? this.undoConfirmation(item) : canBeUndone(item) && this.undoButton(item)}
+      ${canBeUndone(item) && this.undoButton(item)}
     </li>`;
   }
 
   /** @param {lab.ImportRecord} item */
   undoButton(item) {
-    const ask = async () => {
-      const payload = { import_id: item.id, project: this.list.project };
-      const summary = await this.send(() => api.summarize_undo(payload), 'Counting what would be removed …');
-      if (summary === null) return;
-      this.confirming = { id: item.id, summary };
-      this.drawImports();
-      this.imports.querySelector('[data-do=data-back-sure]')?.focus();
-    };
     const attributes = { 'data-id': item.id, 'aria-label': `Undo import of ${item.name}` };
-    return operatorOnly(actionButton('data-back', 'Undo import', ask, 'small', attributes));
+    return operatorOnly(actionButton('data-back', 'Undo import', () => this.undo(item), 'small', attributes));
   }
 
   /** @param {lab.ImportRecord} item */
-  undoConfirmation(item) {
+  async undo(item) {
     const payload = { import_id: item.id, project: this.list.project };
-    const undo = async () => {
-      const message = await this.send(() => api.undo(payload), 'Undoing the import …', true);
-      if (message === null) return;
-      this.showMessage(message);
-      this.updateListSoon();
-    };
-    const close = () => {
-      this.confirming = null;
-      this.drawImports();
-      this.imports.querySelector(`[data-import="${item.id}"] button`)?.focus();
-    };
-    const { summary } = this.confirming;
-    return html`<div class="sure">${deleteConfirmation(summary, 'data-back', {}, undo, close, 'Undo import')}</div>`;
+    const summary = await this.send(() => api.summarize_undo(payload), 'Counting what would be removed …');
+    if (summary === null || !(await asked('data-back', summary, 'Undo import'))) return;
+    const message = await this.send(() => api.undo(payload), 'Undoing the import …', true);
+    if (message === null) return;
+    this.showMessage(message);
+    this.updateListSoon();
   }
 }
