@@ -3,7 +3,7 @@ import { experimentPage } from './experiment_page.js';
 import { TEXT_PAGES } from './text_pages.js';
 import { FIRST_RANDOM, FIRST_WORLD, WORLD_PAGES } from './world_pages.js';
 import { requests } from '../shared/api.js';
-import { actionButton, html, isShortcut, redraw, showNotice } from '../shared/dom.js';
+import { actionButton, html, isShortcut, perform, redraw } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
 import { poll } from '../shared/poll.js';
 import { currentTab, showRun } from '../shared/session.js';
@@ -45,12 +45,7 @@ export default class Learn {
 
   async startExperiment(name) {
     const notice = this.root.querySelector('.notice');
-    try {
-      showNotice(notice, (await api.start({ name })).message);
-      await this.pollNow();
-    } catch (error) {
-      showNotice(notice, error.message, true);
-    }
+    if (await perform(api.start({ name }), notice)) await this.pollNow();
   }
 
   // Newer numbers appear when a page is turned, not under the hands of whoever is moving a slider.

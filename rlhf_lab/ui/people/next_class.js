@@ -1,6 +1,6 @@
 // The dialog that ends a class and begins the next one, for the operator.
 import { requests } from '../shared/api.js';
-import { actionButton, html, openDialog } from '../shared/dom.js';
+import { actionButton, html, openDialog, perform } from '../shared/dom.js';
 import { invitationCard, loadInvitation } from './cards.js';
 import { stateSentences } from './figures.js';
 
@@ -15,7 +15,7 @@ export async function openNextClass() {
   const boxes = Object.fromEntries(offered.map(([name]) => [name, html`<input type="checkbox" name=${name} />`]));
   const result = html`<p class="result" role="status"></p>`;
   const close = () => dialog.close();
-  const begin = actionButton('class-begin', 'Begin', () => send(), 'lab-main');
+  const begin = actionButton('class-begin', 'Begin', () => perform(next(), result, [begin]), 'lab-main');
   const dialog = openDialog(
     'next class',
     html`<h2>Next class</h2>
@@ -28,21 +28,15 @@ export async function openNextClass() {
   );
   for (const box of Object.values(boxes)) box.checked = true;
 
-  async function send() {
-    begin.disabled = true;
+  async function next() {
     const chosen = Object.entries(boxes).map(([name, box]) => [name, box.checked]);
-    try {
-      const { message } = await api.next_class(Object.fromEntries(chosen));
-      const invitation = await loadInvitation().catch(() => null);
-      dialog.replaceChildren(
-        html`<p class="result" role="status">${message}</p>
-          ${invitation && invitationCard(invitation, '')}
-          <div class="lab-row">${actionButton('class-close', 'Close', close, '')}</div>`,
-      );
-    } catch (error) {
-      result.textContent = error.message;
-      begin.disabled = false;
-    }
+    const { message } = await api.next_class(Object.fromEntries(chosen));
+    const invitation = await loadInvitation().catch(() => null);
+    dialog.replaceChildren(
+      html`<p class="result" role="status">${message}</p>
+        ${invitation && invitationCard(invitation, '')}
+        <div class="lab-row">${actionButton('class-close', 'Close', close, '')}</div>`,
+    );
   }
 }
 

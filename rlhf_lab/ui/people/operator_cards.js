@@ -1,5 +1,5 @@
 // Cards for the operator alone: gold pairs and experts, and removing a person. They are loaded while they are open.
-import { actionButton, asked, html, setOptions, tableHead } from '../shared/dom.js';
+import { actionButton, asked, html, perform, setOptions, tableHead } from '../shared/dom.js';
 import { displayName, formatInterval, formatPercent, plural } from '../shared/format.js';
 import { isOperator, operatorOnly } from '../shared/session.js';
 import { goldNames } from './figures.js';
@@ -8,20 +8,7 @@ const RULE_EFFECTS = { inform: 'gets a note', down_weight: 'votes count less', p
 const RETRIED = () => {}; // by the next poll of the screen
 const HEAD = ['Name', 'Right', 'Accuracy (95 %)', 'Expert', 'Rule'];
 
-// Show the outcome of a request in the element of class "result"; resolves to the reply, null if it failed.
-export async function showResult(container, request) {
-  const result = container.querySelector('.result');
-  try {
-    const reply = await request;
-    result.textContent = reply.message;
-    result.classList.remove('bad');
-    return reply;
-  } catch (error) {
-    result.textContent = error.message;
-    result.classList.add('bad');
-    return null;
-  }
-}
+const resultLine = () => html`<p class="result" role="status"></p>`;
 
 export class GoldCard {
   /** @param {lab.PeopleRequests} api @param {() => Array<any>} leaderboard */
@@ -31,10 +18,11 @@ export class GoldCard {
     this.gold = /** @type {lab.GoldView | null} */ (null);
     this.drawn = '';
     this.content = html`<div></div>`;
+    this.result = resultLine();
     this.node = html`<details class="lab-card gold lab-operating" ontoggle=${() => this.load().catch(RETRIED)}>
       <summary>Gold pairs and experts</summary>
       ${this.content}
-      <p class="result" role="status"></p>
+      ${this.result}
     </details>`;
   }
 
@@ -45,8 +33,7 @@ export class GoldCard {
   }
 
   async decide(control, decision) {
-    control.disabled = true;
-    const reply = await showResult(this.node, this.api.decide(decision));
+    const reply = await perform(this.api.decide(decision), this.result, [control]);
     this.gold = reply?.gold || this.gold;
     this.drawn = ''; // after an error the control shows again what is stored
     this.draw();
@@ -121,6 +108,7 @@ export class ErasureCard {
       class="lab-input" id="lab-erase-name" data-do="erase-name" onchange=${() => this.drawButton()}
     ></select>`;
     this.votes = html`<input type="checkbox" data-do="erase-votes" />`;
+    this.result = resultLine();
     this.button = actionButton('erase', 'Remove …', () => this.erase(), 'danger', { disabled: true });
     this.node = html`<details class="lab-card erasure lab-operating" ontoggle=${() => this.load().catch(RETRIED)}>
       <summary>Remove a person from this lab</summary>
@@ -134,7 +122,7 @@ export class ErasureCard {
         <label>${this.votes} also remove their votes and notes</label>
       </div>
       ${operatorOnly(this.button)}
-      <p class="result" role="status"></p>
+      ${this.result}
     </details>`;
   }
 
@@ -155,7 +143,7 @@ export class ErasureCard {
     const consequence = deletesVotes ? 'with all votes' : 'and keep the votes without a name';
     const question = `Remove ${name} from every project permanently, ${consequence}?`;
     if (!(await asked('erase', question, 'Remove'))) return;
-    await showResult(this.node, this.api.erase({ name, delete_votes: deletesVotes }));
+    await perform(this.api.erase({ name, delete_votes: deletesVotes }), this.result);
     await this.load().catch(RETRIED);
   }
 }

@@ -1,11 +1,11 @@
 // Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules, gold pairs
 // and removing a person.
 import { requests } from '../shared/api.js';
-import { html, redraw } from '../shared/dom.js';
+import { html, perform, redraw } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { isOperator } from '../shared/session.js';
 import { invitationCard, leaderboard, loadInvitation, presenceCard } from './cards.js';
-import { ErasureCard, GoldCard, showResult } from './operator_cards.js';
+import { ErasureCard, GoldCard } from './operator_cards.js';
 import { rulesForm } from './rules_form.js';
 
 const api = requests('people');
@@ -73,16 +73,10 @@ export default class People {
     if (key === this.drawnRules) return;
     this.drawnRules = key;
     const isOpen = Boolean(this.rules.querySelector('details')?.open);
-    const send = (form, rules) => this.sendRules(form, rules);
+    const send = (form, rules) =>
+      perform(api.set_rules({ rules }), form.querySelector('.result'), [form.querySelector('button')]);
     const forms = isOperator() ? [rulesForm(this.settings.fields, this.state.rules, send)] : [];
     this.rules.replaceChildren(...forms);
     for (const form of forms) form.open = isOpen;
-  }
-
-  async sendRules(form, rules) {
-    const button = form.querySelector('button');
-    button.disabled = true;
-    await showResult(form, api.set_rules({ rules }));
-    button.disabled = false;
   }
 }

@@ -1,6 +1,6 @@
 // Screen "Project": the list of projects, a new one, the operator's secret, the lab's folder and engine.
 import { requests } from '../shared/api.js';
-import { html, redraw, showNotice } from '../shared/dom.js';
+import { html, perform, redraw, showNotice } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { downloadContent, lengthContent } from './cards.js';
@@ -70,15 +70,9 @@ export default class Project {
   }
 
   // Perform an action and show its outcome below an element; null if it failed.
-  async act(name, payload, place = this.list) {
-    try {
-      const reply = await this.request(name, payload);
-      this.showMessage(reply.message, false, place);
-      return reply;
-    } catch (error) {
-      this.showMessage(error.message, true, place);
-      return null;
-    }
+  act(name, payload, place = this.list) {
+    const request = this.request(name, payload).finally(() => place.after(this.notice));
+    return perform(request, this.notice);
   }
 
   showMessage(text, isError, place) {

@@ -1,7 +1,7 @@
 // Screen "Runs & data": the list of runs, a comparison of chosen runs, exports.
 import { requests } from '../shared/api.js';
 import { onThemeChange } from '../shared/charts.js';
-import { asked, html, redraw, showNotice, showOutcome } from '../shared/dom.js';
+import { asked, html, perform, redraw, showNotice } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { operatorNotice } from '../shared/session.js';
 import { Comparison } from './comparison.js';
@@ -85,15 +85,13 @@ export default class Runs {
   }
 
   resume(run, button) {
-    button.disabled = true;
-    return this.act(api.resume({ run }));
+    return this.act(api.resume({ run }), [button]);
   }
 
   // Show the reply to an action on a run, above the list.
-  async act(request) {
+  async act(request, controls = []) {
     this.showMessage('');
-    const hasFailed = !(await showOutcome(this.notice, request));
-    if (hasFailed) this.drawList(); // a disabled button is enabled
+    await perform(request, this.notice, controls);
     this.updateSoon();
   }
 

@@ -150,14 +150,19 @@ export function showNotice(notice, text, isError = false) {
   notice.dataset.notice = '';
 }
 
-// Shows the reply to an action, a text, or why it failed. Returns whether it succeeded.
-export async function showOutcome(notice, request) {
+// Shows the reply to an action (a text, or its message), or why it failed; `controls` are disabled until then. Resolves
+// to the reply, and to null if the action failed.
+export async function perform(request, notice, controls = []) {
+  for (const control of controls) control.disabled = true;
   try {
-    showNotice(notice, await request);
-    return true;
+    const reply = await request;
+    showNotice(notice, reply?.message ?? reply);
+    return reply;
   } catch (error) {
     showNotice(notice, error.message, true);
-    return false;
+    return null;
+  } finally {
+    for (const control of controls) control.disabled = false;
   }
 }
 

@@ -1,7 +1,7 @@
 // A recorded run that the page plays again. It answers the requests of the screen Train as the lab does, up to the step
 // that its clock has reached, so that Train and the stage draw it like a run that goes on, below a band that says so.
 import { requests } from '../shared/api.js';
-import { actionButton, html, selectField, showOutcome } from '../shared/dom.js';
+import { actionButton, html, perform, selectField } from '../shared/dom.js';
 import { poll } from '../shared/poll.js';
 import { openTab, showRun } from '../shared/session.js';
 import { nearest } from './sample_texts.js';
@@ -46,11 +46,7 @@ export async function openReplay(run) {
 /** A button that plays a run. @param {() => number | null} run @param {string} label @param {string} style */
 export function replayButton(run, label, style = 'small') {
   const notice = html`<span class="lab-notice bad" hidden></span>`;
-  const open = async () => {
-    button.disabled = true;
-    await showOutcome(notice, openReplay(run()));
-    button.disabled = false;
-  };
+  const open = () => perform(openReplay(run()), notice, [button]);
   const title = 'plays the recorded curves and texts; nothing is trained';
   const button = actionButton('replay', label, open, style, { title });
   return html`<span class="lab-replay-button">${button}${notice}</span>`;

@@ -1,6 +1,6 @@
 // The bar above the curves: which run, its progress and controls. Its details stand below the first curves: the
 // settings that can be changed, what the run learns from, two self-checks, the best checkpoint.
-import { actionButton, asked, html, optionList, selectField, showOutcome } from '../shared/dom.js';
+import { actionButton, asked, html, optionList, perform, selectField } from '../shared/dom.js';
 import { formatNumber, timeLeftText } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { openTab, operatorOnly, setItem, WANTED_MODEL } from '../shared/session.js';
@@ -44,7 +44,7 @@ export class RunBar {
     const pick = ({ target }) => {
       if (target.value !== RECORDED) return onPick(Number(target.value));
       target.value = this.state.run.id; // until the recording is there, and when it has ended
-      return showOutcome(this.error, openReplay(null));
+      return perform(openReplay(null), this.error);
     };
     this.picker = selectField('pick', 'run', pick, [], null, { class: 'lab-input picker' });
     this.replay = replayButton(() => this.state.run.id, 'Replay');

@@ -1,7 +1,7 @@
 // Section "Copy on the Hub": set the repository and token with which the lab saves itself, take over from another lab,
 // or stop saving.
 import { requests } from '../../shared/api.js';
-import { actionButton, asked, controlsOf, html, showNotice, showOutcome } from '../../shared/dom.js';
+import { actionButton, asked, controlsOf, html, perform, showNotice } from '../../shared/dom.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
 import { operatorHint } from '../elements.js';
@@ -82,15 +82,12 @@ export default class HubMirror {
     if (await this.act(api.set_up({ repository: repository.value, token: token.value }, CHECK_MS))) token.value = '';
   }
 
-  // Show the reply to an action, with disabled buttons until it has arrived. Returns whether it succeeded.
+  // Show the reply to an action, with disabled buttons until it has arrived; null if it failed.
   async act(request) {
-    const { message } = this.fields;
     const buttons = ['set-up', 'turn-off', 'take-over'].map((name) => this.fields[name]);
-    for (const one of buttons) one.disabled = true;
-    const isDone = await showOutcome(message, request);
-    for (const one of buttons) one.disabled = false;
+    const reply = await perform(request, this.fields.message, buttons);
     await this.load().catch(() => {});
-    return isDone;
+    return reply;
   }
 
   async load() {

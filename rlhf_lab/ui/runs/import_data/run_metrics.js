@@ -1,5 +1,5 @@
 // The card "Import a run's metrics" of the section "Import": a file with the curves of a run that was made elsewhere.
-import { actionButton, controlsOf, html, showNotice } from '../../shared/dom.js';
+import { actionButton, controlsOf, html, perform, showNotice } from '../../shared/dom.js';
 import { uploadFile } from '../../shared/session.js';
 import { tooLargeText } from './texts.js';
 
@@ -13,13 +13,11 @@ export function runMetricsCard(api, data) {
   const add = async (event) => {
     const [file] = event.target.files;
     if (!file) return;
-    button.disabled = true;
-    try {
-      showNotice(notice, await importFile(api, data, file, fields, (text) => showNotice(notice, text)));
-    } catch (error) {
-      showNotice(notice, error.message, true);
-    }
-    button.disabled = false;
+    await perform(
+      importFile(api, data, file, fields, (text) => showNotice(notice, text)),
+      notice,
+      [button],
+    );
     fields.file.value = '';
   };
   const card = html`<section class="lab-card ask" aria-label="import a run's metrics">

@@ -1,7 +1,7 @@
 // Section "Quality of the labels": agreement, annotators, weights for the next reward model, unlikely labels.
 import { requests } from '../../shared/api.js';
 import { actionButton, html, keepFocus, promptView, selectField, showNotice } from '../../shared/dom.js';
-import { showOutcome, sparkline, textView } from '../../shared/dom.js';
+import { perform, sparkline, textView } from '../../shared/dom.js';
 import { displayName, formatInterval, formatMeasured, formatNumber, formatPercent } from '../../shared/format.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly } from '../../shared/session.js';
@@ -62,7 +62,7 @@ export default class Quality {
     if (this.isActing) return;
     this.isActing = true;
     showNotice(this.notice, '');
-    await showOutcome(this.notice, request());
+    await perform(request(), this.notice);
     this.isActing = false;
     await this.update().catch(() => {});
   }
