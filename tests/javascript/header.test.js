@@ -13,7 +13,7 @@ import {
   unsavedText,
   withScreenFigures,
 } from '../../rlhf_lab/ui/header/figures.js';
-import { classSteps, shortestRow, stageCaption, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
+import { brakeText, classSteps, shortestRow, stageCaption, stateText } from '../../rlhf_lab/ui/header/stage_texts.js';
 
 const STATUS = {
   project_created_at: 5,
@@ -171,4 +171,17 @@ test('before the first run the stage says what the class does', () => {
     classSteps({ guide: guide('Label'), reward: null }).map(({ note }) => note),
     ['4 more labels', '', ''],
   );
+});
+
+test('the stage says which texts people prefer, and before it is known how they answered', () => {
+  const preferred = {
+    state: 'preferred',
+    text: '33 of 42 for the policy against the base. People prefer the policy.',
+    step: null,
+  };
+  assert.equal(brakeText(preferred), 'People prefer the policy.');
+  const declined = { state: 'declined', text: '5 of 9 for the policy. People prefer the texts of step 5.', step: 5 };
+  assert.equal(brakeText(declined), 'People prefer the texts of step 5.');
+  const unknown = { state: 'unknown', text: 'none yet. Some of the next pairs …', step: null };
+  assert.equal(brakeText(unknown), 'Blind answers: none yet. Some of the next pairs …');
 });

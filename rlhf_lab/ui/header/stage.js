@@ -1,6 +1,6 @@
 // The stage: the newest run, the labels and the invitation in large type over the whole window, for a projector.
 import { accuracyText, labelsText, measuredAtText } from './figures.js';
-import { classSteps, hereText, shortestRow, stageCaption, stateText } from './stage_texts.js';
+import { brakeText, classSteps, hereText, shortestRow, stageCaption, stateText } from './stage_texts.js';
 import { invitationCard, loadInvitation } from '../people/cards.js';
 import { openNextClass } from '../people/next_class.js';
 import { requests } from '../shared/api.js';
@@ -153,7 +153,7 @@ export class Stage {
     const { epoch, last_step: afterStep, static_id: staticId, revision } = reply;
     this.known = { epoch, after_step: afterStep, static_id: staticId, revision };
     this.state.textContent = this.replay ? 'A recorded run' : stateText(reply.run, reply.eta_s);
-    this.brake = reply.brake ? `Blind answers: ${reply.brake.text}` : '';
+    this.brake = reply.brake ? brakeText(reply.brake) : '';
     this.at.textContent = afterStep > 0 ? `Step ${afterStep}` : '';
     for (const curve of this.charts.curves) this.drawCurve(curve, reply);
     this.newestStep = reply.sample_steps.at(-1) ?? (reply.reset ? null : this.newestStep);

@@ -32,6 +32,10 @@ export function stageCaption({ level, message }) {
   return since + message.slice(since.length).split(end)[0];
 }
 
+/** What blind answers say of a run: once it is known, only which texts people prefer. @param {lab.BrakeView} brake */
+export const brakeText = ({ state, text }) =>
+  state === 'unknown' ? `Blind answers: ${text}` : text.slice(text.indexOf('. ') + 2);
+
 /** @param {Pick<lab.HeaderStatus, 'people_here'>} status */
 export const hereText = ({ people_here: here }) => (here > 1 ? `${here} people here` : '');
 
