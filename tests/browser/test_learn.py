@@ -137,7 +137,7 @@ def test_numbers_say_where_they_come_from_and_the_keys_of_a_slider_turn_no_page(
 
 TOKENS = TokenRecord(
     row=0, prompt="Once", token_ids=[5, 6, 7], tokens=["a", "b", "c"], logprob=[-1.0] * 3, old_logprob=[-1.1] * 3,
-    ref_logprob=[-1.0] * 3, kl=[0.0] * 3, value=[0.5] * 3, reward=[0.0, 0.0, 1.0], advantage=[1.0] * 3, ratio=[1.1] * 3,
+    ref_logprob=[-1.0] * 3, kl=[0.1] * 3, value=[0.5] * 3, reward=[0.0, 0.0, 1.0], advantage=[1.0] * 3, ratio=[1.1] * 3,
     clipped=[False] * 3, raw_advantage=[0.5] * 3, target=[1.0] * 3, score=1.0, shaped_score=1.0,
 )  # fmt: skip
 

@@ -108,7 +108,7 @@ def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, 
         expect_text(
             page,
             "no-losses",
-            "Training an adapter of the language model, too, was not clearly better on held-out labels.",
+            "An adapter of the language model was trained too, but it was not clearly better on held-out labels.",
         )
     expect(page.locator(".calibration-part")).to_be_hidden()
     expect_text(page, "more-to-come", "With 30 unseen pairs (there are ")
