@@ -102,7 +102,7 @@ test('Stop asks about a step that takes long', () => {
 });
 
 test('the step of the samples', () => {
-  assert.deepEqual([null, 0, 7].map(stepText), ['', 'step 0: the base model', 'step 7']);
+  assert.deepEqual([null, 0, 7].map(stepText), ['', 'step 0: base', 'step 7']);
 });
 
 test('a setting fits into its field', () => {

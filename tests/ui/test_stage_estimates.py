@@ -116,16 +116,17 @@ def test_a_tournament(ctx, reward_model_id, sentence):
 
 def test_which_preference_the_chosen_sizes_can_show(ctx):
     """Of 10 fair choices 9 or more are equal in 2 x 11 of 1024 cases, of 6 all in 2 of 64; of 5 even all may be chance. With a
-    share s, 9 or more of 10 occur with s^10 + 10 s^9 (1 - s) = 80 % at s = 0.917, all of 6 with s^6 = 80 % at s = 0.963."""
+    share s, 9 or more of 10 occur with s^10 + 10 s^9 (1 - s) = 80 % at s = 0.917, all of 6 with s^6 = 80 % at s = 0.963: more
+    often than 9 of 10 and 5 of 6."""
     query = {"models": ["base"], "samples": "1", "pairs": "10", "prompts": "6", "max_new_tokens": "64"}
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query))
     assert reply["blind_test_size"] == (
-        "10 pairs without ties usually show a preference if one model is chosen in 92 % of them or more; a weaker preference "
-        "needs more pairs."
+        "10 pairs without ties usually show a preference if one model is chosen nearly every time; a weaker preference needs "
+        "more pairs."
     )
     assert reply["tournament_size"] == (
         "Any two models are compared on up to 6 prompts. 6 pairs without ties usually show a preference "
-        "if one model is chosen in 97 % of them or more; a weaker preference needs more pairs."
+        "if one model is chosen nearly every time; a weaker preference needs more pairs."
     )
     reply = compare.estimates(ctx, parse_payload(compare.EstimateQuery, query | {"pairs": "5", "prompts": "1"}))
     assert reply["blind_test_size"] == "5 pairs are too few to show a preference, however people choose."

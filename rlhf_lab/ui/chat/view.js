@@ -340,7 +340,8 @@ export default class Chat {
     fields.send.disabled = isWaiting || (!hasText && !this.canContinue());
     const goesOn = this.canContinue() && !hasText;
     const isDone = !isWaiting && this.exchange?.answers[0]?.status === 'done';
-    const continuationHint = !isDone ? CONTINUATION_HINT : this.canContinue() ? GO_ON_HINT : END_HINT;
+    const continuationHint =
+      !isDone || (hasText && this.canContinue()) ? CONTINUATION_HINT : goesOn ? GO_ON_HINT : END_HINT;
     fields.hint.textContent = this.options.has_chat_template ? ENTER_HINT : continuationHint;
     fields.send.textContent = goesOn ? 'Continue' : 'Send';
     fields.send.hidden = isWaiting;

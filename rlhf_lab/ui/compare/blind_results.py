@@ -294,11 +294,8 @@ def size_note(trials: int) -> str:
     share, pairs = detectable_share(trials), pluralize(trials, "pair")
     if share is None:
         return f"{pairs} {'is' if trials == 1 else 'are'} too few to show a preference, however people choose."
-    percent = math.ceil(100 * share)
-    return (
-        f"{pairs} without ties usually show a preference if one model is chosen in {percent} % of them or more; a weaker "
-        "preference needs more pairs."
-    )
+    often = f"in {math.ceil(100 * share)} % of them or more" if share < 1 - 1 / trials else "nearly every time"
+    return f"{pairs} without ties usually show a preference if one model is chosen {often}; a weaker preference needs more pairs."
 
 
 def choice_by_reward(pair: BlindPair) -> Choice:

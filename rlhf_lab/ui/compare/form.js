@@ -268,7 +268,7 @@ export class CompareForm {
   // The settings as one line.
   updateSummary() {
     const { samples, seed, temperature, max_new_tokens: length, reward } = this.fields;
-    const scorer = `${reward.value ? 'scored by ' : ''}${reward.selectedOptions[0]?.textContent ?? ''}`;
+    const scorer = `${reward.value ? 'scored by reward model ' : ''}${reward.selectedOptions[0]?.textContent ?? ''}`;
     const texts = plural(Number(samples.value), 'text');
     const settings = `: ${texts} each, seed ${seed.value}, temperature ${temperature.value}, ${length.value} tokens, `;
     this.chosen.replaceChildren('Settings', html`<span class="muted">${settings}${scorer}</span>`);

@@ -52,8 +52,7 @@ export class Stage {
         <div class="figures">${this.counts}${this.steps}<div>${this.at}${this.values}</div></div>
         ${this.texts}${this.invitation}`,
     );
-    this.dialog.classList.add('no-run');
-    this.state.textContent = stateText(null, null, status().reward);
+    this.showWhetherThereIsARun(Boolean(status().run));
     const themes = onThemeChange(() => this.all().forEach((chart) => chart.restyle()));
     const show = () => pollNow();
     window.addEventListener(REPLAY, show);
@@ -94,9 +93,14 @@ export class Stage {
     if (!this.dialog.isConnected || currentReplay() !== this.replay) return; // closed in the meantime
     if (elsewhere) this.forgetRun(); // the open project has no run
     if (state) this.apply(state);
-    this.dialog.classList.toggle('no-run', !this.run);
-    if (!this.run) this.state.textContent = stateText(null, null, this.status().reward);
+    this.showWhetherThereIsARun(Boolean(this.run));
     await this.loadTexts();
+  }
+
+  /** @param {boolean} isRun the first time from the header's status, before the run was loaded */
+  showWhetherThereIsARun(isRun) {
+    this.dialog.classList.toggle('no-run', !isRun);
+    if (!isRun) this.state.textContent = stateText(null, null, this.status().reward);
   }
 
   get source() {

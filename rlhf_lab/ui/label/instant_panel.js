@@ -106,8 +106,8 @@ export class InstantPanel {
     const news = this.hasStarted && isTraining ? STARTED : this.news;
     if (news) return html`<span role="status">${news}</span>`;
     if (writers) return writersView(writers);
-    return html`${this.guesses.length > 1 && guessesView(this.guesses)}
-      ${isOffered && this.startButton()}`;
+    return html`${isOffered && this.startButton()}
+      ${this.guesses.length > 1 && guessesView(this.guesses)}`; // the button does not move when they grow
   }
 
   startButton() {

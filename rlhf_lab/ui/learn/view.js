@@ -205,7 +205,7 @@ export default class Learn {
     const token = page.uses === 'run' ? this.shownToken(page) : [];
     return [
       html`<p class="muted lab-row">
-        From your run ${run}${page.uses === 'run' ? `, step ${view.step}` : ''}.
+        From run ${run}${page.uses === 'run' ? `, step ${view.step}` : ''}.
         ${actionButton('learn-run', 'Show it', () => showRun(run, token))}
       </p>`,
     ];

@@ -56,7 +56,7 @@ export class NewProject {
         'Prompts',
         selectField('new-set', 'prompts', () => this.choosePrompts(), promptItems),
       )}
-      ${textField('Name', 'new-name', 'default: model and prompts', { maxlength: 80 })}
+      ${textField('Name', 'new-name', 'automatic', { maxlength: 80 })}
       ${textField('Temperature', 'new-temperature', 'automatic', {
         word: 'temperature',
         title: TEXTS.temperature,

@@ -82,7 +82,7 @@ export function trainingCard(charts, losses) {
     </div>
     ${progressBar('training of the reward model', 0)}
     <p class="muted note"></p>
-    <p class="muted">${LOSS_HINT}</p>
+    <p class="muted hint">${LOSS_HINT}</p>
     ${charts.create('training', label, lossFigure(losses, 'update of this fit', 160))}
   </div>`;
 }
@@ -98,6 +98,6 @@ export function updateTraining(card, job, charts) {
   card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
   card.querySelector('.lab-bar > i').style.width = `${share}%`;
   card.querySelector('.note').textContent = job.note;
-  card.querySelector('.plot').hidden = job.loss.length < 2;
+  for (const selector of ['.hint', '.plot']) card.querySelector(selector).hidden = job.loss.length < 2;
   if (job.loss.length > 1) charts.draw('training');
 }

@@ -80,7 +80,7 @@ export function asked(name, question, label = 'Delete', text = null) {
     </form>`,
   );
   dialog.setAttribute('aria-describedby', 'lab-question');
-  if (field) field.focus();
+  if (field) field.select();
   return new Promise((resolve) => {
     dialog.addEventListener('close', () => {
       if (!opener?.isConnected) sameControl(document, opener)?.focus(); // its list was drawn again

@@ -29,7 +29,7 @@ export function droppedText({ run, eta_s: eta }) {
 /** @param {number | null} step */
 export function stepText(step) {
   if (step === null) return '';
-  return step === 0 ? 'step 0: the base model' : `step ${step}`;
+  return step === 0 ? 'step 0: base' : `step ${step}`;
 }
 
 /**

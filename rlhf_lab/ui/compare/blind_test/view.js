@@ -197,7 +197,7 @@ export class BlindTest extends BlindPairs {
   // The operator ends a test of several people at once, without leaving out own pairs first.
   judgingView(state) {
     const [label, title] = state.result_waits
-      ? ['Leave out the others', 'leave out the remaining pairs']
+      ? ['Skip the remaining pairs', 'show the result without them']
       : ['Stop and show the result', 'leave out the remaining pairs and show which model wrote each text'];
     const { judged_count: judged, pair_count: count } = state;
     const head = html`<strong data-judged=${judged}>${judged + 1} of ${count}</strong>
