@@ -270,7 +270,7 @@ def test_a_file_is_announced_while_it_is_written_and_the_page_goes_on(lab, idle_
     expect(notice).to_have_text("Writing the file …")
     page.get_by_role("tab", name="People").click()
     page.get_by_role("tab", name="Runs & data").click()
-    control(page, "export-names").select_option("without")  # the card is in use
+    control(page, "export-names").select_option("false")  # the card is in use
     expect(notice).to_have_text("Writing the file …")
     with page.expect_download() as caught:
         held_requests[0].continue_()

@@ -287,3 +287,30 @@ def test_controls_are_found_by_their_names(page):
     """,
     )
     assert page.evaluate(script) == [["send", "Send"], ["stop", "Stop"]]
+
+
+def test_a_field_has_a_name_a_help_and_a_value(page):
+    code = """async () => {
+      const { field, valuesOf } = await import('/shared/fields.js');
+      const pressed = [];
+      const form = document.createElement('form');
+      form.append(
+        field('a-share', 'Share', { name: 'share', type: 'number', min: 0, max: null, value: 0.5, help: 'from 0' }),
+        field('a-model', 'Model', { name: 'model', choices: [['x', 'one'], ['y', 'two']], value: 'y' }),
+        field('a-tick', 'Tick', { name: 'tick', type: 'checkbox', value: true, onclick: () => pressed.push('tick') }),
+        field('a-text', 'Text', { name: 'text', type: 'textarea', value: '<b>' }),
+        field('a-seed', 'seed', { word: 'seed', value: 7 }));
+      document.body.replaceChildren(form);
+      const before = valuesOf(form);
+      for (const label of form.querySelectorAll('label')) label.click();
+      form.querySelector('textarea').value = 'c';
+      form.reset();
+      const share = form.querySelector('[data-do=a-share]');
+      const described = document.getElementById(share.getAttribute('aria-describedby')).textContent;
+      return { before, pressed, reset: valuesOf(form).text, described, share: share.outerHTML.includes('max'),
+        fields: [...form.children].map((one) => one.localName), term: form.querySelector('.lab-term').textContent };
+    }"""
+    assert page.evaluate(code) == {
+        "before": {"share": "0.5", "model": "y", "tick": True, "text": "<b>"}, "pressed": ["tick"], "reset": "<b>",
+        "described": "from 0", "share": False, "fields": ["label"] * 4 + ["div"], "term": "seed",
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 import { requests } from '../shared/api.js';
 import { actionButton, controlsOf, conversationView, fillProposed, html, selectField } from '../shared/dom.js';
 import { isKey, setOptions, textView, withCut } from '../shared/dom.js';
+import { field, labelled, valuesOf } from '../shared/fields.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { poll } from '../shared/poll.js';
@@ -89,13 +90,13 @@ export default class Chat {
 
   modelChoice() {
     return html`<div class="lab-row who">
-      <div class="field">
-        <span class="muted" aria-hidden="true">Model</span>
-        <div class="models">
+      ${labelled(
+        'Model',
+        html`<div class="models">
           ${selectField('chat-model', 'model', () => this.loadOptions())}
           ${selectField('chat-step', 'step of the model', null)}
-        </div>
-      </div>
+        </div>`,
+      )}
       <label class="lab-row beside">
         <input type="checkbox" data-do="chat-beside" /><span>also show the ${term('base model')}</span>
       </label>
@@ -105,22 +106,16 @@ export default class Chat {
   }
 
   samplingSettings() {
-    const number = (name, label, value, title, shown = label) =>
-      html`<div class="field">
-        <span class="muted" aria-hidden=${shown === label && 'true'}>${shown}</span>
-        <input
-          class="lab-input" type="text" inputmode="decimal" value=${value} aria-label=${label} title=${title}
-          data-do="chat-${name}"
-        />
-      </div>`;
+    const number = (name, label, value, title, word = '') =>
+      field(`chat-${name}`, label, { name, value, title, word, inputmode: 'decimal' });
     const topP = '0.05 to 1: sample only from the likeliest tokens that together have this probability';
     return html`<details class="sampling">
       <summary class="muted">Sampling settings</summary>
       <div class="fields">
-        ${number('temperature', 'temperature', '', '0.05 to 5', term('temperature'))}
-        ${number('top_p', 'top-p', '1', topP, term('top-p'))}
+        ${number('temperature', 'temperature', '', '0.05 to 5', 'temperature')}
+        ${number('top_p', 'top-p', '1', topP, 'top-p')}
         ${number('max_new_tokens', 'longest response (tokens)', '128', '1 to 512')}
-        ${number('seed', 'seed', '0', '0 or more', term('seed'))}
+        ${number('seed', 'seed', '0', '0 or more', 'seed')}
       </div>
     </details>`;
   }
@@ -140,11 +135,6 @@ export default class Chat {
   chosenRun() {
     const { value } = this.fields.model;
     return value.startsWith('run/') ? Number(value.split('/')[1]) : null;
-  }
-
-  /** @returns {any} the numbers as typed */
-  sampling() {
-    return Object.fromEntries(NUMBERS.map((name) => [name, this.fields[name].value]));
   }
 
   // [checkpoint, its name] of the models that answer; the first one's answer is part of the conversation.
@@ -201,7 +191,7 @@ export default class Chat {
         turns: this.turns,
         forget: before.exchange?.jobs || [],
         models: models.map(([checkpoint]) => checkpoint),
-        ...this.sampling(),
+        .../** @type {any} */ (valuesOf(this.root)), // the numbers as typed
       });
       exchange.jobs = jobs;
       this.drawButtons();

@@ -1,6 +1,8 @@
 // The form of the screen "Compare": the prompt, the models of the columns, and how their texts are sampled and scored.
 // It is built once; its options are refreshed in place, so that no input is lost.
-import { actionButton, conversationField, fillProposed, html, isKey, selectField, setOptions } from '../shared/dom.js';
+import { actionButton, controlsOf, conversationField, fillProposed, html, isKey } from '../shared/dom.js';
+import { selectField, setOptions } from '../shared/dom.js';
+import { control, field, labelled, valuesOf } from '../shared/fields.js';
 import { plural } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { otherScorersNote } from './texts.js';
@@ -11,10 +13,6 @@ const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
 const NO_RUN =
   'No run has completed a step yet. Start one under Train to compare before and after; until then you can sample ' +
   'from the base model.';
-const labelled = (label, ...controls) =>
-  html`<div class="field">
-    <span class="muted" aria-hidden=${typeof label === 'string' && 'true'}>${label}</span>${controls}
-  </div>`;
 
 export class CompareForm {
   // write(): the button was pressed. onModel(): another model was chosen.
@@ -26,9 +24,7 @@ export class CompareForm {
     this.suggestedPrompt = ''; // the prompt that the page filled in
     this.proposed = { temperature: '', max_new_tokens: '64' };
     this.fields = /** @type {Record<string, any>} */ ({}); // by name
-    this.fields.prompt = html`<textarea
-      class="lab-input" rows="2" dir="auto" aria-label="prompt" data-do="prompt"
-    ></textarea>`;
+    this.fields.prompt = control('prompt', 'prompt', { type: 'textarea', rows: 2 });
     this.conversation = conversationField(this.fields.prompt, 'edit-prompt');
     this.source = html`<span class="muted">from the ${term('held-out prompts')}</span>`;
     this.chosen = html`<summary></summary>`;
@@ -38,6 +34,7 @@ export class CompareForm {
     this.pickers = COLUMNS.map((column) => this.modelPicker(column));
     this.fold = this.buildSettings();
     this.element = this.build();
+    Object.assign(this.fields, controlsOf(this.element, ''));
   }
 
   // ---- building
@@ -47,7 +44,7 @@ export class CompareForm {
     const button = (name, label, onclick, classes = 'small', title = null) =>
       (fields[name] = actionButton(name, label, onclick, classes, { title }));
     return html`<div class="lab-card form">
-      ${labelled('Prompt', conversation.shown, fields.prompt)}
+      ${labelled(html`<span aria-hidden="true">Prompt</span>`, conversation.shown, fields.prompt)}
       <div class="lab-row">
         ${button('another', 'Another prompt', () => this.suggestPrompt())} ${conversation.edit} ${this.source}
       </div>
@@ -82,8 +79,8 @@ export class CompareForm {
       <div class="inside">
         <div class="fields">
           ${this.number('samples', 'samples each', '2', '1 to 16')}
-          ${this.number('seed', 'seed', '0', '0 or more', term('seed'))}
-          ${this.number('temperature', 'temperature', '', '0.05 to 5', term('temperature'))}
+          ${this.number('seed', 'seed', '0', '0 or more', 'seed')}
+          ${this.number('temperature', 'temperature', '', '0.05 to 5', 'temperature')}
           ${this.number('max_new_tokens', 'maximum length (tokens)', '64', '1 to 512')}
         </div>
         <div class="fields wide">
@@ -102,15 +99,9 @@ export class CompareForm {
     return (this.fields[name] = selectField(name, label, change));
   }
 
-  number(name, label, value, hint, shown = label) {
-    const writeOnEnter = (event) => {
-      if (isKey(event, 'Enter')) this.write();
-    };
-    this.fields[name] = html`<input
-      class="lab-input" type="text" inputmode="decimal" value=${value} data-do=${name} aria-label=${label}
-      title=${hint} onkeydown=${writeOnEnter}
-    />`;
-    return labelled(shown, this.fields[name]);
+  number(name, label, value, title, word = '') {
+    const onkeydown = (event) => isKey(event, 'Enter') && this.write();
+    return field(name, label, { name, value, title, word, inputmode: 'decimal', onkeydown });
   }
 
   // ---- filling in
@@ -236,29 +227,25 @@ export class CompareForm {
     return [`run/${run}/${step}`, `run ${run}, ${step === 'latest' ? 'latest step' : `step ${step}`}`];
   }
 
-  // The models of the columns and the sampling settings, as typed.
+  // The models of the columns and the settings, as typed.
   /** @returns {any} */
   request() {
-    const { seed, temperature, max_new_tokens: length, reward } = this.fields;
     return {
       shown_project: this.options.project,
       models: this.chosenModels().map(([model]) => model),
-      seed: seed.value,
-      temperature: temperature.value,
-      max_new_tokens: length.value,
-      reward_model_id: reward.value,
+      reward_model_id: this.fields.reward.value,
+      ...valuesOf(this.fold),
     };
   }
 
   // What is shown with the texts of the request.
   description() {
-    const { judge, reward, seed, temperature } = this.fields;
+    const { judge, reward } = this.fields;
     return {
       labels: this.chosenModels().map(([, label]) => label),
       judge: judge.value,
       reward: reward.value,
-      seed: seed.value,
-      temperature: temperature.value,
+      ...valuesOf(this.fold),
       scorersNote: otherScorersNote(this.selectedRuns(), this.options.scorer_by_run, reward.value),
     };
   }

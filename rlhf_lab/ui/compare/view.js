@@ -82,12 +82,12 @@ export default class Compare {
 
   // How long the forms on screen will take, while they can be sent.
   async updateEstimates() {
-    const { models, max_new_tokens, reward_model_id } = this.form.request();
+    const { models, samples, max_new_tokens, reward_model_id } = this.form.request();
     const query = {
       models,
       max_new_tokens,
       reward_model_id,
-      samples: this.form.fields.samples.value,
+      samples,
       pairs: this.blindTest.pairCount.value,
       ...this.tournament.settings(),
     };
@@ -119,9 +119,9 @@ export default class Compare {
     this.form.keepModels(); // also when others become the default
     this.form.showError('');
     this.drawResults();
-    const { prompt, samples } = this.form.fields;
+    const { prompt } = this.form.fields;
     try {
-      const reply = await api.sample({ prompt: prompt.value, samples: samples.value, ...this.form.request() });
+      const reply = await api.sample({ prompt: prompt.value, ...this.form.request() });
       if (this.pending !== item) return;
       Object.assign(item, reply);
       this.drawResults();

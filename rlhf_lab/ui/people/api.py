@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.program_names import page_command
 from rlhf_lab.common.records import AnnotatorActivity, Role
-from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.base import Setting, fields_of
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, run_control
@@ -36,6 +36,34 @@ from rlhf_lab.ui.shared.widgets import widget
 api = Api("people")
 MAX_ROWS = 100
 LEADERBOARD_S = 3.0  # for how long it is reused
+RULE_LABELS = {
+    "overlap": "Votes per pair",
+    "repeats": "Share of pairs shown a second time (0 to 0.5)",
+    "hold_s": "Reserve a pair for one person (seconds)",
+    "sampling": "Which pairs are shown",
+    "texts": "Which model writes the texts",
+    "gold_rate": "Share of gold pairs (0 to 0.5)",
+    "gold_rule": "Below the lowest acceptable accuracy",
+    "gold_bound": "Lowest acceptable accuracy (0 to 1)",
+    "gold_answers": "Gold answers before the rule acts",
+    "gold_weight": "Weight of votes that count less",
+    "gold_training": "Learn from votes on gold pairs",
+    "markdown": "Show Markdown",
+    "guideline": "Guideline",
+}
+CHOICE_LABELS = {
+    "random": "any",
+    "teaching": "two of four texts: complete, of similar length",
+    "information": "whose answers are expected to teach the most",
+    "uncertainty": "where the reward model is least sure",
+    "diversity": "least similar to the existing pairs",
+    "none": "nothing happens",
+    "inform": "the person gets a friendly note",
+    "down_weight": "their votes count less in reward models",
+    "pause": "they are paused until you let them continue",
+    "base": "the base model",
+    "policy": "the newest checkpoint of a run",
+}
 PASSWORD_FILE_NOTE = " The name is also in the password file: remove its line and restart the lab."
 
 
@@ -128,7 +156,7 @@ class NextClassPayload(Payload):
 
 
 def build(ctx: Context) -> None:
-    data = {"fields": rule_fields(), "page_command": page_command()}
+    data = {"fields": rule_fields(False), "gold_fields": rule_fields(True), "page_command": page_command()}
     widget("people", "people/view.js", data=data, label="People")
 
 
@@ -250,15 +278,20 @@ def next_class(ctx: Context, payload: NextClassPayload) -> Message:
     return {"message": " ".join(done) or "Nothing was changed."}
 
 
-def rule_fields() -> list[dict[str, Any]]:
-    """The labelling rules as fields of the page's form."""
-    return [
-        {
-            "name": item.name, "type": item.type.__name__, "help": item.help, "low": item.low, "high": item.high,
-            "choices": item.choices, "group": item.group,
-        }
-        for item in fields_of(LabellingConfig)
-    ]  # fmt: skip
+def rule_fields(are_gold: bool) -> list[dict[str, Any]]:
+    """The labelling rules as fields of the page's form, for shared/fields.js."""
+    return [rule_field(item) for item in fields_of(LabellingConfig) if (item.group == "gold") is are_gold]
+
+
+def rule_field(item: Setting) -> dict[str, Any]:
+    field = {"name": item.name, "label": RULE_LABELS[item.name], "help": item.help}
+    if item.choices:
+        return {**field, "choices": [(choice, CHOICE_LABELS[choice]) for choice in item.choices]}
+    if item.type is bool:
+        return {**field, "type": "checkbox"}
+    if item.type is str:
+        return {**field, "type": "textarea", "rows": 3}
+    return {**field, "type": "number", "min": item.low, "max": item.high, "step": 1 if item.type is int else "any"}
 
 
 def invitation(ctx: Context, origin: str) -> Invitation | None:

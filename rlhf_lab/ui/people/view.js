@@ -14,7 +14,7 @@ const POLL_MS = 4000;
 export default class People {
   constructor(root, settings) {
     this.root = root;
-    this.settings = settings; // {fields, page_command}
+    this.settings = settings; // {fields, gold_fields, page_command}
     this.state = /** @type {lab.PeopleState | null} */ (null);
     // The operator's invitation; undefined until it has arrived, null if others cannot reach this lab.
     this.invitation = /** @type {lab.Invitation | null | undefined} */ (undefined);
@@ -75,7 +75,7 @@ export default class People {
     const isOpen = Boolean(this.rules.querySelector('details')?.open);
     const send = (form, rules) =>
       perform(api.set_rules({ rules }), form.querySelector('.result'), [form.querySelector('button')]);
-    const forms = isOperator() ? [rulesForm(this.settings.fields, this.state.rules, send)] : [];
+    const forms = isOperator() ? [rulesForm(this.settings, this.state.rules, send)] : [];
     this.rules.replaceChildren(...forms);
     for (const form of forms) form.open = isOpen;
   }

@@ -1,5 +1,6 @@
 // The form of a new project: its model with a check, its prompts with a preview, and its settings.
 import { actionButton, controlsOf, html, promptView, selectField } from '../shared/dom.js';
+import { control, field, labelled, valuesOf } from '../shared/fields.js';
 import { formatBytes } from '../shared/format.js';
 import { term } from '../shared/glossary.js';
 import { checkResult, suitableSettings } from './model_check.js';
@@ -8,21 +9,11 @@ const OWN = 'own';
 const OTHER = 'other';
 const PREVIEW_DELAY_MS = 600;
 const BRIEF_CHARS = 160;
-// What a new project is created with, and the field of each.
-const VALUES = {
-  prompt_set: 'set',
-  name: 'name',
-  temperature: 'temperature',
-  max_new_tokens: 'length',
-  seed: 'seed',
-  system_prompt: 'system-prompt',
-  template_arguments: 'template-arguments',
-};
-const TEXTS = {
+const HINTS = {
   temperature: '0.05 to 5; lower: more similar texts, higher: more varied texts. Empty: chosen for the model',
-  length: 'A text that has not ended by then is cut off. Longer texts take longer to write and to train on.',
+  max_new_tokens: 'A text that has not ended by then is cut off. Longer texts take longer to write and to train on.',
   seed: 'In a lab of several people 0 is a random seed, so that nobody can compute the texts.',
-  arguments: 'Values for the chat template of the model, as JSON. Example: {"enable_thinking": true}',
+  template_arguments: 'Values for the chat template of the model, as JSON. Example: {"enable_thinking": true}',
 };
 
 export class NewProject {
@@ -43,27 +34,18 @@ export class NewProject {
     const { models, prompt_sets: promptSets } = this.settings;
     const modelItems = [...models, [OTHER, 'another: a Hub id or a folder …']];
     const promptItems = [['', 'chosen for the model'], ...promptSets, [OWN, 'my own …']];
+    const other = { placeholder: "owner/name on the Hub, or a folder on the lab's machine", hidden: true };
     return html`<div class="fields">
       ${labelled(
         'Model',
         selectField('new-model', 'model', () => this.chooseModel(), modelItems),
-        html`<input
-          class="lab-input" type="text" data-do="new-other" aria-label="Hub id or folder" hidden
-          placeholder="owner/name on the Hub, or a folder on the lab's machine" oninput=${() => this.clearCheck()}
-        />`,
+        control('new-other', 'Hub id or folder', { ...other, oninput: () => this.clearCheck() }),
       )}
-      ${labelled(
-        'Prompts',
-        selectField('new-set', 'prompts', () => this.choosePrompts(), promptItems),
-      )}
-      ${textField('Name', 'new-name', 'automatic', { maxlength: 80 })}
-      ${textField('Temperature', 'new-temperature', 'automatic', {
-        word: 'temperature',
-        title: TEXTS.temperature,
-        inputmode: 'decimal',
-      })}
-      ${textField('Longest text', 'new-length', '64 tokens', { title: TEXTS.length, inputmode: 'numeric' })}
-      ${textField('Seed', 'new-seed', '', { word: 'seed', title: TEXTS.seed, inputmode: 'numeric', value: '0' })}
+      ${field('new-set', 'Prompts', { name: 'prompt_set', choices: promptItems, onchange: () => this.choosePrompts() })}
+      ${field('new-name', 'Name', { name: 'name', placeholder: 'automatic', maxlength: 80 })}
+      ${number('new-temperature', 'Temperature', 'temperature', { word: 'temperature', placeholder: 'automatic' })}
+      ${number('new-length', 'Longest text', 'max_new_tokens', { placeholder: '64 tokens' })}
+      ${number('new-seed', 'Seed', 'seed', { word: 'seed', value: '0' })}
     </div>`;
   }
 
@@ -88,18 +70,17 @@ export class NewProject {
   }
 
   chatFields() {
+    const systemPrompt = { name: 'system_prompt', type: 'textarea', rows: 3, maxlength: 10000, placeholder: 'none' };
+    const templateArguments = {
+      name: 'template_arguments',
+      placeholder: 'automatic: thinking is off',
+      title: HINTS.template_arguments,
+    };
     return html`<details class="chat-settings">
       <summary>System prompt and chat template</summary>
       <div class="inside">
-        ${labelled(
-          'System prompt',
-          html`<textarea
-            class="lab-input" rows="3" maxlength="10000" placeholder="none" data-do="new-system-prompt"
-          ></textarea>`,
-        )}
-        ${textField('Template arguments', 'new-template-arguments', 'automatic: thinking is off', {
-          title: TEXTS.arguments,
-        })}
+        ${field('new-system-prompt', 'System prompt', systemPrompt)}
+        ${field('new-template-arguments', 'Template arguments', templateArguments)}
         <p class="muted">
           The model reads the ${term('system prompt')} before every conversation: for pairs, training and comparisons
           alike. A conversation with its own system message keeps it. If the ${term('chat template')} has no system
@@ -222,12 +203,9 @@ export class NewProject {
     if (!model) return;
     this.setBusy(true);
     this.show('Creating the project …');
-    const values = Object.entries(VALUES).map(([key, name]) => [key, this.fields[name].value]);
+    const values = { model, confirmed, ...this.ownPrompts(), ...valuesOf(this.node) };
     try {
-      const reply = await this.screen.request('create', {
-        ...{ model, confirmed, ...this.ownPrompts() },
-        ...Object.fromEntries(values),
-      });
+      const reply = await this.screen.request('create', values);
       this.show(reply.message);
       if (reply.warning) this.askToConfirm(reply);
       else this.reset();
@@ -250,24 +228,8 @@ export class NewProject {
   }
 }
 
-const labelled = (label, ...controls) =>
-  html`<label class="field"><span class="words">${label}</span>${controls}</label>`;
-
-// word: of the glossary, if the label is one. It is a button, and a <label> around it would name the button.
-const textField = (
-  label,
-  name,
-  placeholder,
-  { title = null, inputmode = null, maxlength = null, value = '', word = '' },
-) => {
-  const input = html`<input
-    class="lab-input" type="text" inputmode=${inputmode} maxlength=${maxlength} placeholder=${placeholder}
-    title=${title} aria-label=${label} data-do=${name} value=${value}
-  />`;
-  return word
-    ? html`<div class="field"><span class="words">${term(word, label)}</span>${input}</div>`
-    : labelled(label, input);
-};
+const number = (action, label, name, more) =>
+  field(action, label, { name, inputmode: 'decimal', title: HINTS[name], ...more });
 
 const errorView = (error) => html`<p class="lab-notice bad">${error.message}</p>`;
 

@@ -1,15 +1,17 @@
 // The card "Export" of the screen "Runs & data": labels, runs and reward models as files.
 import { actionButton, html, optionList, showNotice } from '../shared/dom.js';
+import { field, valuesOf } from '../shared/fields.js';
 import { displayName } from '../shared/format.js';
 import { operatorOnly } from '../shared/session.js';
 import { offerDownload } from './elements.js';
 
 const EXPORT_MS = 60 * 60_000; // time limit of an export
 // The options of labels: name, label, choices by value.
+/** @type {[string, string, Record<string, string>][]} */
 const LABEL_OPTIONS = [
   ['source', 'whose labels', { human: 'by people', simulated: 'simulated', all: 'all, each marked' }],
   ['annotator', 'labelled by', {}],
-  ['names', 'names', { with: 'with names', without: 'without names' }],
+  ['names', 'names', { true: 'with names', false: 'without names' }],
   [
     'layout',
     'rows',
@@ -91,23 +93,11 @@ export class ExportCard {
       `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set ` +
       'has a card and a record of its provenance; load_dataset opens it. A recipe is a folder with a script that ' +
       'trains on them in TRL.';
-    const fields = LABEL_OPTIONS.map(([name, label, choices]) => select(name, label, Object.entries(choices)));
+    const fields = LABEL_OPTIONS.map(([name, label, choices]) =>
+      field(`export-${name}`, label, { name, choices: Object.entries(choices) }),
+    );
     const kinds = { labels: 'Labels', dataset: 'Data set (zip)', 'label-recipe': 'Recipe for TRL (zip)' };
-    const read = () => this.labelOptions();
-    return this.row({ title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0, read });
-  }
-
-  labelOptions() {
-    const value = (name) => this.control(name).value;
-    return {
-      source: value('source'),
-      annotators: [value('annotator')].filter(Boolean),
-      names: value('names') === 'with',
-      layout: value('layout'),
-      agreement: value('agreement'),
-      format: value('format'),
-      trainer: value('trainer'),
-    };
+    return this.row({ title: 'Labels', description, fields, kinds, isEnabled: human + simulated > 0 });
   }
 
   runRow(runs) {
@@ -115,7 +105,7 @@ export class ExportCard {
       'Metrics as CSV, samples, manifest; a page that opens without a lab and prints as a report; a recipe: a ' +
       'folder with data, reward and a script for TRL; or its latest checkpoint, as a LoRA ' +
       'adapter for PEFT or as a whole model that transformers, vLLM and llama.cpp load.';
-    const items = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];
+    const choices = runs.length ? runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']];
     const kinds = {
       run: 'Run (zip)',
       page: 'Page to share',
@@ -123,28 +113,30 @@ export class ExportCard {
       adapter: 'Adapter (zip)',
       model: 'Whole model (zip)',
     };
-    const fields = [select('which-run', 'run', items)];
-    const read = () => ({ run: this.control('which-run').value });
-    return this.row({ title: 'Run', description, fields, kinds, isEnabled: runs.length > 0, read });
+    const fields = [field('export-which-run', 'run', { name: 'run', choices })];
+    return this.row({ title: 'Run', description, fields, kinds, isEnabled: runs.length > 0 });
   }
 
   rewardModelRow(models) {
-    const fields = [select('which-model', 'reward model', models.length ? models : [['', 'none yet']])];
+    const choices = models.length ? models : [['', 'none yet']];
+    const fields = [field('export-which-model', 'reward model', { name: 'reward_model', choices })];
     const kinds = { 'reward-model': 'Reward model (zip)' };
-    const read = () => ({ reward_model: this.control('which-model').value });
     const description = 'Adapter, head and report.';
-    return this.row({ title: 'Reward model', description, fields, kinds, isEnabled: models.length > 0, read });
+    return this.row({ title: 'Reward model', description, fields, kinds, isEnabled: models.length > 0 });
   }
 
-  // kinds: labels of the buttons by what they export. read: the options of a request.
-  row({ title, description, fields, kinds, isEnabled, read }) {
-    const button = ([kind, label]) =>
-      actionButton(`export-${kind}`, label, () => this.write(kind, read()), 'small', { disabled: !isEnabled });
+  // kinds: labels of the buttons by what they export.
+  row({ title, description, fields, kinds, isEnabled }) {
+    const choices = html`<div class="lab-row">${operatorOnly(...fields)}</div>`;
+    const button = ([kind, label]) => {
+      const write = () => this.write(kind, valuesOf(choices));
+      return actionButton(`export-${kind}`, label, write, 'small', { disabled: !isEnabled });
+    };
     const buttons = Object.entries(kinds).map(button);
     return html`<div class="line">
       <div><h3>${title}</h3><p class="muted">${description}</p></div>
       <div class="controls">
-        <div class="lab-row">${operatorOnly(...fields)}</div>
+        ${choices}
         <div class="lab-row">${operatorOnly(...buttons)}</div>
       </div>
     </div>`;
@@ -160,13 +152,14 @@ export class ExportCard {
 
   // ---- a file
 
-  async write(kind, choices) {
+  async write(kind, { annotator = '', ...choices }) {
     if (this.running.has(kind)) return;
     this.running.add(kind);
     this.card.after(this.notice);
     showNotice(this.notice, 'Writing the file …');
     try {
-      offerDownload(this.notice, await this.api.export({ kind, ...choices }, EXPORT_MS), 'export-link');
+      const request = { kind, ...choices, annotators: [annotator].filter(Boolean) };
+      offerDownload(this.notice, await this.api.export(request, EXPORT_MS), 'export-link');
     } catch (error) {
       showNotice(this.notice, error.message, true);
     }
@@ -174,12 +167,6 @@ export class ExportCard {
     this.card.after(this.notice);
   }
 }
-
-const select = (name, label, items) =>
-  html`<label class="field">
-    <span class="muted">${label}</span>
-    <select class="lab-input" data-do="export-${name}">${optionList(items)}</select>
-  </label>`;
 
 function setIfOffered(node, value) {
   if ([...node.options].some((option) => option.value === value)) node.value = value;

@@ -43,17 +43,17 @@ function fillAttributes(node, values) {
     if (marks.length === 1) continue;
     const only = marks.length === 3 && !marks[0] && !marks[2] ? values[marks[1]] : undefined;
     node.removeAttribute(name);
-    if (typeof only === 'function') node.addEventListener(name.slice('on'.length), only);
-    else if (only !== undefined) setAttribute(node, name, only);
+    if (only !== undefined) setAttribute(node, name, only);
     else setAttribute(node, name, marks.map((part, i) => (i % 2 ? values[part] : part)).join(''));
   }
 }
 
 function setAttribute(node, name, value) {
-  if (value !== null && value !== false) node.setAttribute(name, value === true ? '' : value);
+  if (typeof value === 'function') node.addEventListener(name.slice('on'.length), value);
+  else if (value !== null && value !== false) node.setAttribute(name, value === true ? '' : value);
 }
 
-// Further attributes of an element, by name; returns it.
+// Further attributes and listeners of an element, by name; returns it.
 export function withAttributes(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) setAttribute(node, name, value);
   return node;

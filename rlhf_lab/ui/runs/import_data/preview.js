@@ -1,5 +1,6 @@
 // The card "preview" of the section "Import": the first rows, the meaning of the columns, and questions.
-import { actionButton, html, optionList, promptView, textView } from '../../shared/dom.js';
+import { actionButton, html, promptView, textView } from '../../shared/dom.js';
+import { control, labelled } from '../../shared/fields.js';
 import { plural } from '../../shared/format.js';
 import { scrollingTable } from '../elements.js';
 import { countsText, unusedText, withAnswer } from './texts.js';
@@ -134,29 +135,20 @@ export class PreviewCard {
       this.mapping[meaning] = event.target.value;
     };
     const known = current[meaning] || '';
+    const label = meaning.replaceAll('_', ' ');
+    const attributes = { 'data-map': meaning, onchange: choose };
     if (meaning === 'annotators') {
-      return meaningLabel(
-        meaning,
-        html`<input
-          class="lab-input" type="text" value=${known.replaceAll(', ', '+')} placeholder="columns, joined by +"
-          data-map=${meaning} onchange=${choose}
-        />`,
-      );
+      const value = known.replaceAll(', ', '+');
+      return labelled(label, control(null, '', { value, placeholder: 'columns, joined by +', ...attributes }));
     }
     const names = columns.includes(known) || !known ? columns : [known, ...columns];
+    const choices = [['', '–'], ...names.map((name) => [name, name])];
+    const select = control(null, '', { choices, value: known, ...attributes });
     const noColumn = meaning === 'prompt' ? 'text at the beginning of both responses' : 'no column';
-    return meaningLabel(
-      meaning,
-      html`<select class="lab-input" data-map=${meaning} onchange=${choose}>
-        ${optionList([['', '–'], ...names.map((name) => [name, name])], known)}
-        <option value="" selected=${this.mapping[meaning] === ''}>${noColumn}</option>
-      </select>`,
-    );
+    select.append(html`<option value="" selected=${this.mapping[meaning] === ''}>${noColumn}</option>`);
+    return labelled(label, select);
   }
 }
-
-const meaningLabel = (meaning, field) =>
-  html`<label><span class="muted">${meaning.replaceAll('_', ' ')}</span>${field}</label>`;
 
 /** @param {lab.Preview} preview */
 function firstRows(preview) {

@@ -1,5 +1,6 @@
 // The card "Import a run's metrics" of the section "Import": a file with the curves of a run that was made elsewhere.
 import { actionButton, controlsOf, html, perform, showNotice } from '../../shared/dom.js';
+import { field, valuesOf } from '../../shared/fields.js';
 import { uploadFile } from '../../shared/session.js';
 import { tooLargeText } from './texts.js';
 
@@ -14,12 +15,14 @@ export function runMetricsCard(api, data) {
     const [file] = event.target.files;
     if (!file) return;
     await perform(
-      importFile(api, data, file, fields, (text) => showNotice(notice, text)),
+      importFile(api, data, file, valuesOf(card), (text) => showNotice(notice, text)),
       notice,
       [button],
     );
     fields.file.value = '';
   };
+  const name = { name: 'run_name', maxlength: data.max_run_name_chars, placeholder: 'that of the file' };
+  const updates = { name: 'updates_per_step', type: 'number', min: 1, value: '1', size: 6 };
   const card = html`<section class="lab-card ask" aria-label="import a run's metrics">
     <h3>Import a run’s metrics</h3>
     <p class="muted">
@@ -27,17 +30,8 @@ export function runMetricsCard(api, data) {
       is in the list above, where it can be compared, renamed and deleted. The lab has no model of it.
     </p>
     <div class="lab-row" style="align-items: end">
-      <label>
-        <span class="muted">name of the run</span>
-        <input
-          class="lab-input" type="text" maxlength=${data.max_run_name_chars} placeholder="that of the file"
-          data-do="run-metrics-name"
-        />
-      </label>
-      <label>
-        <span class="muted">updates in a step</span>
-        <input class="lab-input" type="number" min="1" value="1" size="6" data-do="run-metrics-updates" />
-      </label>
+      ${field('run-metrics-name', 'name of the run', name)}
+      ${field('run-metrics-updates', 'updates in a step', updates)}
       ${button}
       <input
         type="file" hidden accept=${data.suffixes.join(',')} aria-label="file with metrics" data-do="run-metrics-file"
@@ -55,11 +49,10 @@ export function runMetricsCard(api, data) {
 }
 
 /** @param {lab.ImportDataRequests} api @param {File} file */
-async function importFile(api, data, file, fields, showProgress) {
+async function importFile(api, data, file, choices, showProgress) {
   if (file.size > data.max_bytes) throw new Error(tooLargeText(file, `${data.lab_command} import-run`));
   showProgress('Sending the file …');
   const uploaded = await uploadFile(file, file.name);
   showProgress('Reading it …');
-  const choices = { run_name: fields.name.value, updates_per_step: fields.updates.value };
   return api.import_run({ ...uploaded, ...choices }, READ_MS);
 }

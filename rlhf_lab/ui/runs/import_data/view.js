@@ -1,6 +1,7 @@
 // Section "Import": choose a file or Hub data set of preferences, preview it, map columns, import it; undo an import.
 import { requests } from '../../shared/api.js';
 import { actionButton, asked, controlsOf, html, redraw, showNotice } from '../../shared/dom.js';
+import { field } from '../../shared/fields.js';
 import { displayName, formatBytes, momentText } from '../../shared/format.js';
 import { poll } from '../../shared/poll.js';
 import { operatorOnly, uploadFile } from '../../shared/session.js';
@@ -12,6 +13,10 @@ import { canBeUndone, contentsText, tooLargeText } from './texts.js';
 const api = requests('import_data');
 const POLL_MS = 4000;
 const READ_MS = 6 * 60_000; // the lab stops reading after five minutes
+const SOURCES = [
+  ['human', 'votes of people'],
+  ['simulated', 'simulated votes'],
+];
 
 export default class ImportData {
   constructor(root, data) {
@@ -51,6 +56,7 @@ export default class ImportData {
     const upload = (event) => this.upload(event.target.files[0]);
     // The preview says which votes the project already has; this depends on their source and annotator.
     const lookAgain = () => this.preview.preview && this.look();
+    const annotator = { placeholder: 'imported', maxlength: 60, onchange: lookAgain };
     return html`<section class="lab-card ask" aria-label="what to import">
       <h3>Import preferences</h3>
       <div class="lab-row">
@@ -67,34 +73,13 @@ export default class ImportData {
         <input
           class="lab-input" type="text" placeholder="OWNER/NAME" aria-label="data set on the Hub" data-do="data-hub"
         />
-        <label>
-          <span class="muted">split </span>
-          <input class="lab-input" type="text" value="train" aria-label="split" size="12" data-do="data-split" />
-        </label>
-        <label>
-          <span class="muted">configuration </span>
-          <input
-            class="lab-input" type="text" aria-label="configuration" placeholder="if it has several" size="14"
-            data-do="data-config"
-          />
-        </label>
+        ${field('data-split', 'split', { value: 'train', size: 12 })}
+        ${field('data-config', 'configuration', { placeholder: 'if it has several', size: 14 })}
         ${actionButton('data-hub-look', 'Preview', () => this.lookAtDataset())}
       </div>
       <div class="lab-row">
-        <label>
-          <span class="muted">whose votes</span>
-          <select class="lab-input" data-do="data-source" onchange=${lookAgain}>
-            <option value="human">votes of people</option>
-            <option value="simulated">simulated votes</option>
-          </select>
-        </label>
-        <label>
-          <span class="muted">annotator, where the file names none</span>
-          <input
-            class="lab-input" type="text" maxlength="60" placeholder="imported" data-do="data-annotator"
-            onchange=${lookAgain}
-          />
-        </label>
+        ${field('data-source', 'whose votes', { choices: SOURCES, onchange: lookAgain })}
+        ${field('data-annotator', 'annotator, where the file names none', annotator)}
       </div>
       <p class="muted">Files up to ${formatBytes(maxBytes)} here; larger ones with: ${command} import FILE</p>
     </section>`;

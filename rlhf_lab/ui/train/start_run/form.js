@@ -1,5 +1,6 @@
 // The elements of the form that starts a run.
-import { actionButton, html, isKey, optionList } from '../../shared/dom.js';
+import { actionButton, html, isKey } from '../../shared/dom.js';
+import { field } from '../../shared/fields.js';
 import { term } from '../../shared/glossary.js';
 import { judgeHint, operatorOnly } from '../../shared/session.js';
 import { missingModelText } from './texts.js';
@@ -70,26 +71,18 @@ function choices(state, data, chosen, act) {
 }
 
 // The view fills in label and value, which depend on the algorithm.
-const number = (action, { type, enterNumber }) =>
-  labelled(
-    '',
-    html`<input
-      class="lab-input" type="number" min="1" data-do=${action}
-      oninput=${(event) => type(action, event.target.value)}
-      onchange=${(event) => enterNumber(action, event.target.value)}
-    />`,
-  );
+const number = (action, { type, enterNumber }) => {
+  const oninput = (event) => type(action, event.target.value);
+  return field(action, '', {
+    type: 'number',
+    min: 1,
+    oninput,
+    onchange: (event) => enterNumber(action, event.target.value),
+  });
+};
 
-const labelled = (label, control) => html`<label class="field"><span class="muted">${label}</span>${control}</label>`;
-
-function select(action, label, options, chosen, onChoice) {
-  return labelled(
-    label,
-    html`<select class="lab-input" data-do=${action} onchange=${(event) => onChoice(event.target.value)}>
-      ${optionList(options, chosen)}
-    </select>`,
-  );
-}
+const select = (action, label, choices, value, onChoice) =>
+  field(action, label, { choices, value, onchange: (event) => onChoice(event.target.value) });
 
 // The texts that PPO-ptx mixes in, while its coefficient is not 0.
 function pretrainingTexts(data, chosen, act) {
