@@ -14,7 +14,7 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 
-WRITER = r"(policy, step \d+(?: or \d+)?|base model|checkpoint of step \d+)"
+WRITER = r"(the policy at step \d+(?: or \d+)?|the base model|the checkpoint of step \d+)"
 MAX_ANSWERS = 40  # until a person gets a pair of the policy and another model
 #: JavaScript: the short lines at the foot of the curve of the score.
 TICKS = """() => [...document.querySelectorAll('.lab-train .js-plotly-plot')][0]?.layout.shapes

@@ -126,10 +126,10 @@ def test_the_form_starts_a_live_run_with_its_own_settings(ctx):
 @pytest.mark.parametrize(
     ("opponent", "step", "side", "on_left", "writers"),
     [
-        (Opponent.BASE, None, Choice.FIRST, True, ("policy, step 9", "base model")),
-        (Opponent.BASE, None, Choice.FIRST, False, ("base model", "policy, step 9")),
-        (Opponent.BEST, 5, Choice.SECOND, True, ("checkpoint of step 5", "policy, step 9")),
-        (None, None, None, True, ("policy, step 9 or 10", "policy, step 9 or 10")),
+        (Opponent.BASE, None, Choice.FIRST, True, ("the policy at step 9", "the base model")),
+        (Opponent.BASE, None, Choice.FIRST, False, ("the base model", "the policy at step 9")),
+        (Opponent.BEST, 5, Choice.SECOND, True, ("the checkpoint of step 5", "the policy at step 9")),
+        (None, None, None, True, ("the policy at step 9 or 10", "the policy at step 9 or 10")),
     ],
 )
 def test_who_wrote_the_texts_is_told_only_to_those_who_have_judged_them(

@@ -90,11 +90,11 @@ def writers_of(ctx: Context, vote: Vote) -> tuple[str, str] | None:
     live = live_pairs_by_id(ctx.db, [vote.pair_id]).get(vote.pair_id)
     if live is None:
         return None
-    policy = f"policy, step {live.step}"
+    policy = f"the policy at step {live.step}"
     if live.opponent is None:
         either = f"{policy} or {live.step + 1}"
         return either, either
-    other = "base model" if live.opponent is Opponent.BASE else f"checkpoint of step {live.opponent_step}"
+    other = "the base model" if live.opponent is Opponent.BASE else f"the checkpoint of step {live.opponent_step}"
     policy_is_left = (live.policy_side is Choice.FIRST) == vote.first_on_left
     return (policy, other) if policy_is_left else (other, policy)
 
