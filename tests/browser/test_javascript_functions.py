@@ -263,18 +263,24 @@ def test_what_is_drawn_again_keeps_the_focus_of_the_same_control(page):
 
 
 def test_the_outcome_of_an_action_is_shown(page):
+    """Its buttons are disabled until then."""
     script = SHARED % (
-        "showOutcome",
+        "perform",
         """
-        const notice = document.createElement('p');
+        const [notice, button] = [document.createElement('p'), document.createElement('button')];
         const outcomes = [];
         for (const request of [Promise.resolve('Stored.'), Promise.reject(new Error('The disk is full.'))]) {
-          outcomes.push(await showOutcome(notice, request), notice.textContent, notice.classList.contains('bad'));
+          const reply = perform(request, notice, [button]);
+          const wasDisabled = button.disabled;
+          outcomes.push([await reply, notice.textContent, notice.classList.contains('bad'), wasDisabled, button.disabled]);
         }
         return outcomes;
     """,
     )
-    assert page.evaluate(script) == [True, "Stored.", False, False, "The disk is full.", True]
+    assert page.evaluate(script) == [
+        ["Stored.", "Stored.", False, True, False],
+        [None, "The disk is full.", True, True, False],
+    ]
 
 
 def test_controls_are_found_by_their_names(page):
