@@ -223,7 +223,7 @@ MUTANTS = [
            "response_loss(backbone, batch)", "test_any_micro_batch_gives_the_same_adapter"),
     Mutant("training/sft.py", "the learning rate is not annealed", "config.lr * (1 - update_index / len(batches))", "config.lr",
            "test_a_whole_fine_tuning_equals_a_plain_loop"),
-    Mutant("training/sft.py", "gradients not clipped", "nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)", "pass",
+    Mutant("training/sft.py", "gradients not clipped", "clip_grad_norm_(parameters, config.max_grad_norm)", "clip_grad_norm_(parameters, 1e9)",
            "test_a_whole_fine_tuning_equals_a_plain_loop"),
     Mutant("training/sft.py", "every epoch has the same order", '"sft order", epoch', '"sft order"',
            "test_every_epoch_has_a_new_order"),
