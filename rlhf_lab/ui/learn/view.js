@@ -3,7 +3,7 @@ import { experimentPage } from './experiment_page.js';
 import { TEXT_PAGES } from './text_pages.js';
 import { FIRST_RANDOM, FIRST_WORLD, WORLD_PAGES } from './world_pages.js';
 import { requests } from '../shared/api.js';
-import { actionButton, html, isShortcut, perform, redraw } from '../shared/dom.js';
+import { actionButton, html, isShortcut, perform, redraw, showNotice } from '../shared/dom.js';
 import { formatNumber, plural } from '../shared/format.js';
 import { poll } from '../shared/poll.js';
 import { currentTab, showRun } from '../shared/session.js';
@@ -38,6 +38,7 @@ export default class Learn {
     this.news = (await api.material.ifChanged()) ?? this.news;
     if (!this.material) this.draw();
     else if (this.pages[this.at] === this.last && this.news) {
+      if (this.news.experiment?.step) showNotice(this.root.querySelector('.notice'), ''); // its run has started
       this.useNews();
       this.drawPicture();
     }
