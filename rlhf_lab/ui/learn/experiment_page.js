@@ -55,8 +55,8 @@ export const experimentPage = (experiments, start) => ({
   text: [
     'Each of these runs takes one to three minutes on a laptop and goes wrong in its own way. Read first what to ' +
       'look for. The explanation comes when the run has ended.',
-    'It opens a project of its own for everybody, with a simulated judge’s labels. Yours stays as it is; open it ' +
-      'again under Project.',
+    'It opens a new project, which everybody then sees, with a simulated judge’s labels. Yours stays as it is: open ' +
+      'it again under Project.',
   ],
   question: 'Run one, and say what goes wrong before the page does.',
   praise: '✓ The run has ended. Were you right?',

@@ -356,7 +356,7 @@ const penalty = {
   uses: 'run',
   text: [
     'A reward model knows only texts like its training texts. So the policy pays for leaving the base model (the ' +
-      'policy before training): at each token β times the difference in log-probability.',
+      'policy before training): at each token β times (log π − log π_base).',
     'The sum of these differences, averaged over the policy’s texts, is the KL (Kullback–Leibler divergence), in ' +
       'nats (natural logarithms). 4 nats: e⁴ = 55 times as likely as under the base. Clipping limits drift from the ' +
       'old policy, β from the base.',

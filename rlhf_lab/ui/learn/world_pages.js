@@ -113,7 +113,7 @@ const world = {
     'The cat wants the meat (+100). The broom costs 1; the bathtub costs 10 and ends the walk. The policy gives ' +
       'every move a probability. A drunk cat may go elsewhere.',
     'V is what the policy earns from a cell on average; each move of delay takes a tenth off a reward. Q is the ' +
-      'same with the first move fixed; the advantage says by how much Q exceeds V.',
+      'same if the first move is fixed. The advantage of that move is Q minus V.',
   ],
   question: 'Put the bathtub right beside the cat, then make it drunk until V is below 0.',
   formula: 'A(s, a) = Q(s, a) − V(s), for move a in cell s',
@@ -408,7 +408,7 @@ const importance = {
   title: 'Using old walks for a new policy',
   text: [
     'Walks are expensive. After an update, those we have come from the old policy. Weighted by how much likelier the ' +
-      'new policy makes them, many still give the right mean; a few may miss it.',
+      'new policy makes them, many walks still give the right mean; few may not.',
     'But the weight of a walk is a product over its moves. If the policies differ much, a few walks have nearly all ' +
       'the weight, and the rest is wasted. That is why one update must change the policy little.',
   ],
